@@ -60,8 +60,7 @@ def test_json_is_one_document_with_the_figures(bundle: Bundle, capsys: Capture) 
     (figures,) = json.loads(capsys.readouterr().out)
     assert (figures["policy"], figures["file"], figures["precision"]) == ("small", "int8.tflite", "int8")
     assert figures["bytes"] == (bundle.path / "int8.tflite").stat().st_size
-    assert 0.2 < figures["ratio_to_fp32"] < 1.0
-    assert figures["runtimes"]["litert"]["max_error_steps"] == 0.0
+    assert 0.2 < figures["ratio_to_fp32"] < 1.0 and figures["runtimes"]["litert"]["max_error_steps"] == 0.0
 
 
 def test_converting_again_gives_the_same_bytes(bundle: Bundle) -> None:
@@ -77,8 +76,7 @@ def test_a_copy_of_the_bundle_converts_from_any_folder(bundle: Bundle, tmp_path:
     command = [sys.executable, "-m", "quarl.convert", "--policy", "./small", "--bits", "8", "--format", "onnx"]
     done = subprocess.run(command, cwd=copy.path.parent, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert (copy.path / "int8.onnx").exists()
-    assert "int8.onnx" in done.stdout
+    assert (copy.path / "int8.onnx").exists() and "int8.onnx" in done.stdout
 
 
 def test_conversion_imports_no_tensorflow(bundle: Bundle) -> None:
@@ -102,8 +100,7 @@ def test_a_conversion_that_is_killed_leaves_nothing(bundle: Bundle, tmp_path: Pa
         while process.poll() is None and not started.read_text():  # until a runtime's process is there
             time.sleep(0.01)
         process.kill()
-    assert process.returncode == -signal.SIGKILL
-    assert list(temporary.rglob("*")) == []
+    assert process.returncode == -signal.SIGKILL and list(temporary.rglob("*")) == []
     assert set(bundle.path.iterdir()) == before
 
 
@@ -166,8 +163,7 @@ def test_missing_makes_only_what_is_not_there(bundle: Bundle, capsys: Capture) -
     assert cli.main([*arguments, "--bits", "8"]) == 0
     before = (bundle.path / "int8.tflite").stat().st_mtime_ns
     assert "Policy small" not in capsys.readouterr().err, "the command behind it says which policy it works on"
-    assert cli.main([*arguments, "--bits", "8"]) == 0
-    assert "nothing to convert" in capsys.readouterr().out
+    assert cli.main([*arguments, "--bits", "8"]) == 0 and "nothing to convert" in capsys.readouterr().out
     assert cli.main([*arguments, "--bits", "8,16", "--json"]) == 0
     made = [figures["file"] for figures in json.loads(capsys.readouterr().out)]
     assert made == ["fp16.tflite", "fp16.onnx"]
@@ -196,12 +192,10 @@ def test_the_table_names_every_quantized_tensor_with_its_range(small: Small) -> 
     assert (report.rows, report.warnings) == (400, ())
     # The normaliser clips at ±3, which 400 rows reach; one of 255 steps is then 3 / 127.
     first = report.ranges[0]
-    assert (first.low, first.high) == (-3.0, 3.0)
-    assert first.step == pytest.approx(3.0 / 127)
+    assert (first.low, first.high) == (-3.0, 3.0) and first.step == pytest.approx(3.0 / 127)
     assert first.clipped == 0.0
     for item in report.ranges[1:3]:
-        assert item.low == 0.0
-        assert item.step == pytest.approx(item.high / 255)
+        assert item.low == 0.0 and item.step == pytest.approx(item.high / 255)
 
 
 def test_few_repeated_and_frozen_rows_are_warned_of(small: Small) -> None:

@@ -66,8 +66,7 @@ def test_the_assignment_is_within_its_size_and_no_worse_than_4_bits(small: Small
     spec, weights, calibration, _ = small
     found, sizes = mixed.assign_layer_bits(spec, weights, calibration), kernel_sizes(spec)
     assert found == mixed.assign_layer_bits(spec, weights, calibration)
-    assert list(found) == list(layer_names(spec))
-    assert set(found.values()) <= {8, 4, 2}
+    assert list(found) == list(layer_names(spec)) and set(found.values()) <= {8, 4, 2}
     assert total_bits(sizes, found) <= mixed.MOST_BITS * sum(sizes.values())
     layers = Layers(spec, weights, calibration, mixed.PACKED)
     errors = [output_error(spec, layers.outputs(each), layers.reference) for each in (found, dict.fromkeys(sizes, 4))]

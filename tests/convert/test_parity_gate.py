@@ -275,8 +275,7 @@ def test_a_narrow_calibration_is_refused_unless_accepted(bundle: Bundle, capsys:
     assert cli.main(arguments) == 1
     refused = capsys.readouterr().err
     assert f"below the threshold of {FLOOR:.0%}. It was not written." in refused and "--accept" in refused
-    assert "lie outside the calibrated range" in refused
-    assert contents(bundle.path) == before
+    assert "lie outside the calibrated range" in refused and contents(bundle.path) == before
 
     assert cli.main([*arguments, "--accept", "--json"]) == 0
     (written,) = json.loads(capsys.readouterr().out)

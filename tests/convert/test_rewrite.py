@@ -33,8 +33,7 @@ def values(tmp_path: Path) -> Bundle:
 def test_a_bundle_is_rewritten_in_place(values: Bundle, runtimes: Runtimes, capsys: Capture) -> None:
     wide = convert(values, Precision.INT8, ArtifactFormat.TFLITE, runtimes).entry
     before, path, golden = Bundle.load(values.path), str(values.path), values.golden()
-    assert "int8.tflite" in before.manifest.artifacts
-    assert rewrite.main(["--policy", path]) == 0
+    assert "int8.tflite" in before.manifest.artifacts and rewrite.main(["--policy", path]) == 0
     printed = capsys.readouterr().out
     assert "the mean over the actions is subtracted" in printed and f"quarl convert --policy {path}" in printed
 
@@ -70,8 +69,7 @@ def test_where_one_of_several_is_refused_none_is_written(values: Bundle, tmp_pat
 
 
 def test_what_cannot_be_found_or_is_not_named_is_refused(tmp_path: Path, capsys: Capture) -> None:
-    assert rewrite.main(["--policy", str(tmp_path / "absent")]) == 1
-    assert "absent" in capsys.readouterr().err
+    assert rewrite.main(["--policy", str(tmp_path / "absent")]) == 1 and "absent" in capsys.readouterr().err
     with pytest.raises(SystemExit) as stopped:
         rewrite.main(["--policy", ","])
     assert stopped.value.code == 2
@@ -86,6 +84,5 @@ def test_a_rewrite_that_computes_something_else_is_not_written(
         return spec, {**weights, "head/bias": weights["head/bias"] + np.float32(1)}
 
     monkeypatch.setattr(rewrite, "rewritten", wrong)
-    assert rewrite.main(["--policy", str(values.path)]) == 1
-    assert "golden_outputs" in capsys.readouterr().err
+    assert rewrite.main(["--policy", str(values.path)]) == 1 and "golden_outputs" in capsys.readouterr().err
     assert contents(values.path) == left

@@ -22,16 +22,14 @@ from quarl.policy.simulate import agreeing_scales, quantize_network
 from quarl.policy.spec import (
     Activation,
     ContinuousHead,
-    EnvironmentSpec,
     NetworkSpec,
     Normaliser,
     ObservationField,
-    PolicySpec,
     Precision,
     RuntimeName,
     Squash,
 )
-from tests.convert.conftest import Runtimes
+from tests.convert.conftest import Runtimes, make_spec
 from tests.policy.test_forward_by_hand import NETWORK as FORWARD
 from tests.policy.test_forward_by_hand import SPEC
 
@@ -40,41 +38,6 @@ def layer(scales: list[float], output_scale: float) -> IntegerLayer:
     channels = len(scales)
     kernel, bias = np.ones((1, channels), np.int8), np.zeros(channels, np.int32)
     return IntegerLayer("head", kernel, bias, np.array(scales, np.float32), Affine(output_scale, 0), relu=False)
-
-
-def test_multipliers_are_a_fraction_and_an_exponent() -> None:
-    # 0.5 · 0.25 / 0.5 = ¼ = ½ · 2⁻¹;  0.5 · 3 / 0.5 = 3 = ¾ · 2²;  0.5 · 1 / 0.5 = 1 = ½ · 2¹
-    fraction, exponent = fixed_point_multipliers(layer([0.25, 3.0, 1.0], 0.5), Affine(0.5, 0))
-    assert fraction.tolist() == [2**30, 3 * 2**29, 2**30]
-    assert exponent.tolist() == [-1, 2, 1]
-
-
-def test_observations_half_way_go_away_from_zero() -> None:
-    values, affine = np.array([1.0, 3.0, -1.0, -3.0, 0.9, 999.0], np.float32), Affine(2.0, 10)
-    # ½, 1½, −½, −1½: to 1, 2, −1, −2, where halves to even are 0, 2, 0, −2
-    assert quantize_half_away(values, affine).tolist() == [11, 12, 9, 8, 10, 127]
-    assert quantize_affine(values, affine).tolist() == [10, 12, 10, 8, 10, 127]
-
-
-@pytest.mark.parametrize(
-    ("accumulator", "multiplier", "expected"),
-    [
-        (10, (2**30, -1), 3),  # 2.5: ⌊10/2 + ½⌋ = 5, ⌊5/2 + ½⌋ = 3
-        (9, (2**30, -1), 3),  # 2.25: ⌊9/2 + ½⌋ = 5, then 3: rounded twice, one step above the float's 2
-        (8, (2**30, -1), 2),  # 2
-        (-10, (2**30, -1), -2),  # −2.5 goes up
-        (-9, (2**30, -1), -2),  # −2.25: ⌊−4⌋ = −4, then −2
-        (7, (3 * 2**29, 2), 21),  # 7 · 3
-        (-7, (2**30, 1), -7),
-        (0, (2**30, -9), 0),
-    ],
-)
-def test_requantization_rounds_twice_and_halves_go_up(
-    accumulator: int, multiplier: tuple[int, int], expected: int
-) -> None:
-    fraction, exponent = (np.array([value], np.int64) for value in multiplier)
-    result = fixed_point_requantize(np.array([[accumulator]], np.int64), fraction, exponent)
-    assert result.tolist() == [[expected]]
 
 
 ROUNDS = {
@@ -88,14 +51,11 @@ ROUNDS = {
 @pytest.mark.parametrize("runtime", RuntimeName)
 def test_borderline_observations_round_as_their_runtime_does(runtimes: Runtimes, runtime: RuntimeName) -> None:
     size = 16
-    spec = PolicySpec(
-        name="identity",
+    spec = make_spec(
         observation=(ObservationField("x", (size,), "m"),),
         normaliser=Normaliser((0.0,) * size, (1.0,) * size, 100.0),
         network=NetworkSpec(()),
         head=ContinuousHead((-1.0,) * size, (1.0,) * size, Squash.NONE),
-        control_period_s=0.1,
-        environment=EnvironmentSpec("Test-v0"),
     )
     weights = {"head/kernel": np.eye(size, dtype=np.float32), "head/bias": np.zeros(size, np.float32)}
     calibration = np.random.default_rng(0).uniform(-3.1, 2.9, (500, size)).astype(np.float32)

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from numpy.typing import NDArray
-from onnx import helper, numpy_helper
 
 from quarl.convert import pipeline
 from quarl.convert.importers import chain, importing, registry, sources
@@ -26,10 +24,12 @@ from quarl.policy.errors import QuantizationError, SpecError
 from quarl.policy.history import History
 from quarl.policy.reference import forward_float
 from quarl.policy.simulate import quantize_network
-from quarl.policy.spec import Activation, ArtifactFormat, ContinuousHead, EnvironmentSpec, PolicySpec, Precision, Squash
+from quarl.policy.spec import Activation, ArtifactFormat, ContinuousHead, Precision, Squash
 from quarl.train import evaluate
 from quarl.train.suites.make import make_task
 from tests.convert.conftest import Capture, Patch, Runtimes
+from tests.convert.importers.onnx_graphs import Graph
+from tests.convert.importers.test_recurrent import spec_of
 from tests.refusals import refused
 
 FILES = Path(__file__).parent / "files"
@@ -164,8 +164,7 @@ def test_what_is_missing_or_wrong_is_said_and_nothing_is_written(
     folder = FILES / "sb3" / "ppo_cartpole"
     given = [str(folder / word) if word.endswith((".zip", ".npz", ".json")) else word for word in words]
     assert main([*given, "--output-path", str(tmp_path / "imported"), "--episodes", "0"]) == 1
-    assert message in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
+    assert message in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("words", [["--fields", "a:0"], ["--bounds", "2:1"], ["--actions", "other"], []])
@@ -224,11 +223,6 @@ def test_whatever_is_folded_computes_what_the_steps_do(case: str) -> None:
         made, wanted = forward_float(spec, folded.weights, rows), chain.run(policy, rows)
         np.testing.assert_allclose(made, wanted, rtol=1e-4, atol=1e-4)
     assert prove(policy, spec, folded.weights, ROWS).near < 1e-4
-
-
-def spec_of(folded: object) -> PolicySpec:
-    parts = {name: getattr(folded, name) for name in ("observation", "normaliser", "network", "head")}
-    return PolicySpec(name="folded", control_period_s=0.02, environment=EnvironmentSpec("foreign"), **parts)
 
 
 @pytest.mark.parametrize(
@@ -318,8 +312,7 @@ def test_recordings_that_are_none_are_refused(
     np.savez(tmp_path / "rows.npz", **arrays)
     words = [str(FILES / "sb3" / "ppo_cartpole" / "policy.zip"), "--observations", str(tmp_path / "rows.npz")]
     assert main([*words, "--period", "0.02", "--output-path", str(tmp_path / "imported")]) == 1
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "imported").exists()
+    assert message in capsys.readouterr().err and not (tmp_path / "imported").exists()
 
 
 def test_a_policy_that_was_misread_is_not_written(tmp_path: Path) -> None:
@@ -352,8 +345,7 @@ def test_an_import_is_made_again_where_it_is_asked_for(tmp_path: Path) -> None:
     folder = FILES / "sb3" / "ppo_cartpole"
     words = [str(folder / "policy.zip"), "--observations", str(folder / "golden.npz"), "--period", "0.02"]
     words += ["--output-path", str(tmp_path / "mine"), "--name", "mine"]
-    assert main(words) == 0 and main(words) == 1
-    assert main([*words, "--period", "0.04", "--replace"]) == 0
+    assert main(words) == 0 and main(words) == 1 and main([*words, "--period", "0.04", "--replace"]) == 0
     assert Bundle.load(tmp_path / "mine").spec.control_period_s == 0.04
     (tmp_path / "mine" / "manifest.json").unlink()
     assert main([*words, "--replace"]) == 1
@@ -365,27 +357,12 @@ HALF, SIZES = onnx.TensorProto.FLOAT16, (6, 32, 3)
 @pytest.fixture
 def half(tmp_path: Path) -> Path:
     """policy.onnx, a perceptron in float16, and rows.npz of 600 observations."""
-    generator = np.random.default_rng(0)
-    tensors: list[onnx.TensorProto] = []
-    nodes: list[onnx.NodeProto] = []
-    before = "observation"
-    for index, (given, made) in enumerate(pairwise(SIZES)):
-        kernel: NDArray[np.float16] = (generator.normal(size=(given, made)) / np.sqrt(given)).astype(np.float16)
-        tensors += [
-            numpy_helper.from_array(kernel, f"w{index}"),
-            numpy_helper.from_array(np.zeros(made, np.float16), f"b{index}"),
-        ]
-        nodes += [
-            helper.make_node("Gemm", [before, f"w{index}", f"b{index}"], [f"sum{index}"]),
-            helper.make_node("Tanh", [f"sum{index}"], ["action" if made == SIZES[-1] else f"out{index}"]),
-        ]
-        before = f"out{index}"
-    ends = [
-        helper.make_tensor_value_info(name, HALF, ["n", size]) for name, size in (("observation", 6), ("action", 3))
-    ]
-    graph = helper.make_graph(nodes, "policy", ends[:1], ends[1:], tensors)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    onnx.save(model, tmp_path / "policy.onnx")
+    generator, graph, x = np.random.default_rng(0), Graph(17), "observation"
+    graph.inputs = [onnx.helper.make_tensor_value_info(x, HALF, ["n", 6])]
+    for given, made in pairwise(SIZES):
+        kernel = (generator.normal(size=(given, made)) / np.sqrt(given)).astype(np.float16)
+        x = graph.n("Tanh", graph.n("Gemm", x, graph.c(kernel), graph.c(np.zeros(made, np.float16))))
+    onnx.save(graph.model(x), tmp_path / "policy.onnx")
     np.savez(tmp_path / "rows.npz", observations=generator.normal(size=(600, 6)).astype(np.float32))
     return tmp_path
 
@@ -404,8 +381,7 @@ def test_outputs_beyond_float16s_roundings_are_refused(half: Path, capsys: pytes
     rows = np.load(half / "rows.npz")["observations"][:50]
     np.savez(half / "pairs.npz", observations=rows, outputs=np.full((50, 3), 0.3, np.float32))
     assert half_imported(half, "--golden", str(half / "pairs.npz")) == 1
-    assert "(on the given pairs)" in capsys.readouterr().err
-    assert not (half / "made").exists()
+    assert "(on the given pairs)" in capsys.readouterr().err and not (half / "made").exists()
 
 
 POLICY = Path(__file__).parent / "files" / "sb3" / "ppo_cartpole" / "policy.zip"
@@ -416,8 +392,7 @@ def row(low: float, high: float) -> dict[str, Any]:
 
 
 def test_the_fewest_bits_that_keep_the_return_are_advised() -> None:
-    assert advise_bits({}) == 8
-    assert advise_bits({"int8": row(-3.0, 1.0)}) == 8
+    assert advise_bits({}) == 8 and advise_bits({"int8": row(-3.0, 1.0)}) == 8
     assert advise_bits({"int8": row(-9.0, -1.0), "fp16": row(-1.0, 1.0)}) == 16
     assert advise_bits({"int8": row(-9.0, -1.0), "fp16": row(-8.0, -2.0)}) == 32
     assert advise_bits({"int8": {"minus_original": -5.0, "minus_original_interval": None}}) == 8, "nothing is known"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import importlib
 import io
 import json
 import marshal
@@ -23,6 +24,7 @@ from quarl.convert.importers.chain import ForeignError
 from quarl.convert.importers.onnx.reader import read_onnx
 from quarl.policy.bundle import Bundle
 from quarl.policy.reference import forward_float
+from tests.convert.importers.test_torch_file import packed
 
 FILES = Path(__file__).resolve().parent / "files"
 NAMES = [*(f"keras/{path.name}" for path in sorted(FILES.glob("keras/*.keras"))), "keras2/dqn.keras", "keras2/actor.h5"]
@@ -41,9 +43,7 @@ def members(name: str) -> dict[str, bytes]:
 
 
 def saved(path: Path, parts: dict[str, bytes]) -> Path:
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in parts.items():
-            archive.writestr(name, data)
+    path.write_bytes(packed(parts, zipfile.ZIP_DEFLATED))
     return path
 
 
@@ -96,6 +96,18 @@ def test_a_file_that_no_chain_expresses_is_imported_alone(tmp_path: Path) -> Non
     assert bundle.spec.network.opaque and bundle.spec.provenance["program"] == "Keras"
 
 
+@pytest.fixture
+def keras() -> Any:
+    """TensorFlow takes seconds to load."""
+    return importlib.import_module("keras")
+
+
+def refusal(path: Path, folder: Path, output: str | None = None) -> ForeignError:
+    with pytest.raises(ForeignError) as caught:
+        converted(path, folder, output)
+    return caught.value
+
+
 Build = Callable[[Any, Any, Any], Any]
 """Of (keras, keras.layers, keras.ops)."""
 
@@ -115,8 +127,6 @@ def _functional(shape: tuple[int, ...], body: Callable[[Any, Any, Any], Any]) ->
 
 NAMES_OF_ACTIVATIONS = "relu tanh sigmoid elu selu silu gelu leaky_relu softplus softsign hard_sigmoid exponential"
 NAMES_OF_ACTIVATIONS += " linear softmax mish relu6 hard_silu log_softmax"
-
-
 MODELS: dict[str, Build] = {
     "activations": _functional((4,), lambda x, L, o: {n: L.Dense(5, n)(x) for n in NAMES_OF_ACTIVATIONS.split()}),
     "activation layers": _model(
@@ -183,23 +193,18 @@ MODELS: dict[str, Build] = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_each_layer_in_onnx_is_what_keras_computes_near_and_far(name: str, tmp_path: Path) -> None:
-    import keras
-
+def test_each_layer_in_onnx_is_what_keras_computes_near_and_far(name: str, tmp_path: Path, keras: Any) -> None:
     keras.utils.set_random_seed(1)
     converted(built(tmp_path / "built.keras", MODELS[name](keras, keras.layers, keras.ops)), tmp_path)  # compares them
 
 
 def test_a_wrong_equation_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(keras_to_onnx.EMITS, "tanh", lambda graph, op, x: graph.add("Sin", x))
-    with pytest.raises(ForeignError) as caught:
-        converted(FILES / "keras/normalised_tanh.keras", tmp_path)
-    assert caught.value.__cause__ is None and "report" in str(caught.value.next_step)
+    error = refusal(FILES / "keras/normalised_tanh.keras", tmp_path)
+    assert error.__cause__ is None and "report" in str(error.next_step)
 
 
-def test_states_that_are_inputs_and_outputs(tmp_path: Path) -> None:
-    import keras
-
+def test_states_that_are_inputs_and_outputs(tmp_path: Path, keras: Any) -> None:
     seen, h, c = (keras.Input(shape, name=name) for shape, name in (((1, 3), "obs"), ((5,), "h_in"), ((5,), "c_in")))
     made, *states = keras.layers.LSTM(5, return_state=True)(seen, initial_state=[h, c])
     outputs = {"actions": keras.layers.Dense(2)(made), "h_out": states[0], "c_out": states[1]}
@@ -208,23 +213,18 @@ def test_states_that_are_inputs_and_outputs(tmp_path: Path) -> None:
     assert [value.name for value in part.graph.output] == ["actions", "c_out", "h_out"]
 
 
-def test_an_output_that_needs_no_refused_layer_is_read(tmp_path: Path) -> None:
-    import keras
-
+def test_an_output_that_needs_no_refused_layer_is_read(tmp_path: Path, keras: Any) -> None:
     seen = keras.Input((6, 3))
     made = {"a": keras.layers.LSTM(2)(seen), "b": keras.layers.Bidirectional(keras.layers.LSTM(2), name="both")(seen)}
     path = built(tmp_path / "built.keras", keras.Model(seen, made))
     assert [value.name for value in converted(path, tmp_path, "a").graph.output] == ["a"]
     for output, named in ((None, "both"), ("b", "both"), ("c", "--output")):
-        with pytest.raises(ForeignError) as caught:
-            converted(path, tmp_path, output)
-        assert named in caught.value.message and caught.value.__cause__ is None
+        error = refusal(path, tmp_path, output)
+        assert named in error.message and error.__cause__ is None
 
 
-def test_a_sequential_model_of_keras_2_1_keeps_its_input_shape(tmp_path: Path) -> None:
+def test_a_sequential_model_of_keras_2_1_keeps_its_input_shape(tmp_path: Path, keras: Any) -> None:
     """Its config is a list of layers, of which the first has the shape with the batch."""
-    import keras
-
     path = built(tmp_path / "built.h5", keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, "relu")]))
     with h5py.File(path, "r+") as file:
         config = json.loads(file.attrs["model_config"])
@@ -308,9 +308,8 @@ DAMAGED: list[tuple[dict[str, bytes], type[Exception]]] = [
 
 @pytest.mark.parametrize(("parts", "cause"), DAMAGED)
 def test_a_damaged_member_is_refused(parts: dict[str, bytes], cause: type[Exception], tmp_path: Path) -> None:
-    with pytest.raises(ForeignError) as caught:
-        converted(saved(tmp_path / "a.keras", {**members("keras/normalised_tanh.keras"), **parts}), tmp_path)
-    assert isinstance(caught.value.__cause__, cause)
+    error = refusal(saved(tmp_path / "a.keras", {**members("keras/normalised_tanh.keras"), **parts}), tmp_path)
+    assert isinstance(error.__cause__, cause)
 
 
 def _become(**values: Any) -> Callable[[Any], object]:
@@ -340,19 +339,15 @@ def test_code_classes_and_modules_of_a_file_are_never_run(tmp_path: Path) -> Non
         _become(module=None, class_name="Mine", registered_name="mine>Mine"),
         lambda config: config.update(class_name="Actor", module=None, registered_name="Actor"),
     ):
-        with pytest.raises(ForeignError) as caught:
-            converted(with_config(tmp_path / "changed.keras", change), tmp_path)
-        assert isinstance(caught.value.__cause__, ValueError | TypeError)  # Keras's refusal to deserialize
+        error = refusal(with_config(tmp_path / "changed.keras", change), tmp_path)
+        assert isinstance(error.__cause__, ValueError | TypeError)  # Keras's refusal to deserialize
         assert not mark.exists()
 
 
-def test_the_code_of_a_lambda_layer_in_hdf5_is_never_run(tmp_path: Path) -> None:
-    import keras
-
+def test_the_code_of_a_lambda_layer_in_hdf5_is_never_run(tmp_path: Path, keras: Any) -> None:
     model = keras.Sequential([keras.Input((3,)), keras.layers.Lambda(lambda x: x + 1), keras.layers.Dense(2)])
-    with pytest.raises(ForeignError) as caught:
-        converted(built(tmp_path / "policy.h5", model), tmp_path)
-    assert isinstance(caught.value.__cause__, ValueError) and "Lambda" in str(caught.value.__cause__)
+    error = refusal(built(tmp_path / "policy.h5", model), tmp_path)
+    assert isinstance(error.__cause__, ValueError) and "Lambda" in str(error.__cause__)
 
 
 @pytest.mark.slow  # TensorFlow's start in a process, whose memory ends
@@ -376,32 +371,27 @@ def test_what_a_file_may_not_do_while_it_is_loaded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Bidirectional", "Embedding", "stateful", "threshold", "sparsemax", "causal"])
-def test_a_layer_without_onnx_is_refused(kind: str, tmp_path: Path) -> None:
-    import keras
-    from keras import layers
-
+def test_a_layer_without_onnx_is_refused(kind: str, tmp_path: Path, keras: Any) -> None:
     body = {
-        "Bidirectional": layers.Bidirectional(layers.LSTM(3)),
-        "Embedding": layers.Embedding(10, 3),
-        "stateful": layers.LSTM(3, stateful=True),
-        "threshold": layers.ReLU(threshold=0.5),
-        "sparsemax": layers.Activation(keras.activations.sparsemax),
-        "causal": layers.Conv1D(2, 2, padding="causal"),
+        "Bidirectional": keras.layers.Bidirectional(keras.layers.LSTM(3)),
+        "Embedding": keras.layers.Embedding(10, 3),
+        "stateful": keras.layers.LSTM(3, stateful=True),
+        "threshold": keras.layers.ReLU(threshold=0.5),
+        "sparsemax": keras.layers.Activation(keras.activations.sparsemax),
+        "causal": keras.layers.Conv1D(2, 2, padding="causal"),
     }[kind]
-    model = keras.Sequential([keras.Input(batch_shape=(1, 2, 3)), body, layers.Flatten(), layers.Dense(2)])
-    with pytest.raises(ForeignError) as caught:
-        converted(built(tmp_path / "built.keras", model), tmp_path)
-    assert body.name in caught.value.message and caught.value.__cause__ is None
+    model = keras.Sequential([keras.Input(batch_shape=(1, 2, 3)), body, keras.layers.Flatten(), keras.layers.Dense(2)])
+    error = refusal(built(tmp_path / "built.keras", model), tmp_path)
+    assert body.name in error.message and error.__cause__ is None
 
 
 @pytest.mark.parametrize(("shape", "kind"), [((None, 4), "float32"), ((4,), "int32")])
-def test_inputs_of_free_sizes_or_other_types_are_refused(shape: tuple[int, ...], kind: str, tmp_path: Path) -> None:
-    import keras
-
+def test_inputs_of_free_sizes_or_other_types_are_refused(
+    shape: tuple[int, ...], kind: str, tmp_path: Path, keras: Any
+) -> None:
     model = keras.Sequential([keras.Input(shape, dtype=kind, name="obs"), keras.layers.Dense(2)])
-    with pytest.raises(ForeignError) as caught:
-        converted(built(tmp_path / "built.keras", model), tmp_path)
-    assert "obs" in caught.value.message and "keras.Input" in str(caught.value.next_step)
+    error = refusal(built(tmp_path / "built.keras", model), tmp_path)
+    assert "obs" in error.message and "keras.Input" in str(error.next_step)
 
 
 def test_a_config_with_any_wrong_value_is_refused_or_right(tmp_path: Path) -> None:

@@ -53,29 +53,21 @@ def written_out(g: Graph, x: str) -> str:
     centred = g.n("Sub", x, g.n("ReduceMean", x, axes=[-1]))
     variance = g.n("ReduceMean", g.n("Pow", centred, g.c(2.0)), axes=[-1])
     x = g.n("Div", centred, g.n("Sqrt", g.n("Add", variance, g.c(1e-3))))
-    return g.n("Add", g.n("Mul", x, g.c(numbers(8))), g.c(numbers(8)))
+    return g.n("Add", g.n("Mul", x, g.w(8)), g.w(8))
 
 
 MIDDLES: dict[str, tuple[int, Spelling, str]] = {
     "nothing": (17, lambda g, x: x, ""),
-    "Gemm transB": (17, lambda g, x: g.n("Gemm", x, g.c(numbers(8, 8)), transB=1), "Dense"),
-    "Gemm alpha, beta": (
-        13,
-        lambda g, x: g.n("Gemm", x, g.c(numbers(8, 8)), g.c(numbers(1, 8)), alpha=0.5, beta=2.0),
-        "Dense",
-    ),
-    "Gemm, one bias": (11, lambda g, x: g.n("Gemm", x, g.c(numbers(8, 8)), g.c(0.3)), "Dense"),
-    "MatMul": (9, lambda g, x: g.n("MatMul", x, g.c(numbers(8, 8))), "Dense"),
-    "MatMul, Add": (9, lambda g, x: g.n("Add", g.n("MatMul", x, g.c(numbers(8, 8))), g.c(numbers(8))), "Dense"),
-    "Add, MatMul": (22, lambda g, x: g.n("Add", g.c(numbers(8)), g.n("MatMul", x, g.c(numbers(8, 8)))), "Dense"),
-    "Transpose of a kernel": (
-        13,
-        lambda g, x: g.n("MatMul", x, g.n("Transpose", g.c(numbers(8, 8)), perm=[1, 0])),
-        "Dense",
-    ),
+    "Gemm transB": (17, lambda g, x: g.n("Gemm", x, g.w(8, 8), transB=1), "Dense"),
+    "Gemm alpha, beta": (13, lambda g, x: g.n("Gemm", x, g.w(8, 8), g.w(1, 8), alpha=0.5, beta=2.0), "Dense"),
+    "Gemm, one bias": (11, lambda g, x: g.n("Gemm", x, g.w(8, 8), g.c(0.3)), "Dense"),
+    "MatMul": (9, lambda g, x: g.n("MatMul", x, g.w(8, 8)), "Dense"),
+    "MatMul, Add": (9, lambda g, x: g.n("Add", g.n("MatMul", x, g.w(8, 8)), g.w(8)), "Dense"),
+    "Add, MatMul": (22, lambda g, x: g.n("Add", g.w(8), g.n("MatMul", x, g.w(8, 8))), "Dense"),
+    "Transpose of a kernel": (13, lambda g, x: g.n("MatMul", x, g.n("Transpose", g.w(8, 8), perm=[1, 0])), "Dense"),
     "MatMul of (1, n, m)": (
         13,
-        lambda g, x: g.n("Squeeze", g.n("MatMul", g.n("Unsqueeze", x, g.c([1])), g.c(numbers(1, 8, 8))), g.c([1])),
+        lambda g, x: g.n("Squeeze", g.n("MatMul", g.n("Unsqueeze", x, g.c([1])), g.w(1, 8, 8)), g.c([1])),
         "Dense",
     ),
     "Relu": (9, lambda g, x: g.n("Relu", x), "relu"),
@@ -91,10 +83,10 @@ MIDDLES: dict[str, tuple[int, Spelling, str]] = {
     "Clip 11": (11, lambda g, x: g.n("Clip", x, g.c(-1.0), g.c(2.0)), "Clip"),
     "Clip above": (17, lambda g, x: g.n("Clip", x, "", g.c(2.0)), "Clip"),
     "Min, Max": (13, lambda g, x: g.n("Min", g.c(numbers(8) + 3), g.n("Max", x, g.c(-1.0))), "Clip"),
-    "Add, Mul behind a layer": (9, lambda g, x: g.n("Mul", g.n("Add", x, g.c(numbers(8))), g.c(0.5)), ""),
+    "Add, Mul behind a layer": (9, lambda g, x: g.n("Mul", g.n("Add", x, g.w(8)), g.c(0.5)), ""),
     "Sub, Div behind an activation": (
         17,
-        lambda g, x: g.n("Div", g.n("Sub", g.n("Tanh", x), g.c(numbers(8))), g.c(positive(8))),
+        lambda g, x: g.n("Div", g.n("Sub", g.n("Tanh", x), g.w(8)), g.c(positive(8))),
         "tanh",
     ),
     "constant − x": (17, lambda g, x: g.n("Sub", g.c(1.0), g.n("Tanh", x)), "tanh"),
@@ -109,11 +101,7 @@ MIDDLES: dict[str, tuple[int, Spelling, str]] = {
         lambda g, x: g.n("BatchNormalization", g.n("Relu", x), *(g.c(positive(8)) for _ in range(4))),
         "relu",
     ),
-    "LayerNormalization": (
-        17,
-        lambda g, x: g.n("LayerNormalization", x, g.c(numbers(8)), g.c(numbers(8)), epsilon=1e-3),
-        "LayerNorm",
-    ),
+    "LayerNormalization": (17, lambda g, x: g.n("LayerNormalization", x, g.w(8), g.w(8), epsilon=1e-3), "LayerNorm"),
     "layer normalisation written out": (13, written_out, "LayerNorm"),
     "Identity, Dropout, Cast": (
         13,
@@ -128,7 +116,7 @@ MIDDLES: dict[str, tuple[int, Spelling, str]] = {
     "outputs that nobody reads": (
         17,
         lambda g, x: g.n(
-            *("LayerNormalization", g.n("Dropout", x, outputs=("dropped", "mask")), g.c(numbers(8)), g.c(numbers(8))),
+            *("LayerNormalization", g.n("Dropout", x, outputs=("dropped", "mask")), g.w(8), g.w(8)),
             outputs=("normal", "mean", "deviation"),
         ),
         "LayerNorm",
@@ -143,11 +131,7 @@ MIDDLES: dict[str, tuple[int, Spelling, str]] = {
         "",
     ),
     "Squeeze 11": (11, lambda g, x: g.n("Squeeze", g.n("Unsqueeze", x, axes=[1]), axes=[1]), ""),
-    "Slice 9": (
-        9,
-        lambda g, x: g.n("MatMul", g.n("Slice", x, starts=[4], ends=[8], axes=[1]), g.c(numbers(4, 8))),
-        "Dense",
-    ),
+    "Slice 9": (9, lambda g, x: g.n("MatMul", g.n("Slice", x, starts=[4], ends=[8], axes=[1]), g.w(4, 8)), "Dense"),
     "ConstantOfShape as bias": (
         13,
         lambda g, x: g.n(
@@ -176,7 +160,7 @@ def test_between_two_layers(name: str, tmp_path: Path) -> None:
 
 
 def normalised(graph: Graph, x: str, size: int, clip: float = 5.0) -> str:
-    x = graph.n("Div", graph.n("Sub", x, graph.c(numbers(size))), graph.c(positive(size)))
+    x = graph.n("Div", graph.n("Sub", x, graph.w(size)), graph.c(positive(size)))
     return graph.n("Clip", x, graph.c(-clip), graph.c(clip))
 
 
@@ -185,22 +169,16 @@ def test_normaliser_and_action_scale_stay_steps_of_their_own(tmp_path: Path) -> 
     x = graph.n("Relu", graph.dense(normalised(graph, "obs", 5), 5, 8))
     x = graph.n("Tanh", graph.dense(x, 8, 2))
     graph.n("Add", graph.n("Mul", x, graph.c([2.0, 0.5])), graph.c([1.0, 0.0]), outputs=["actions"])
+    names = graph.read(tmp_path, "actions", observation_names="a,b,c,d,e", joint_names="only one")
+    assert names.inputs[0].element_names == tuple("abcde") and names.actions != Continuous(("only one",))
     policy = graph.read(tmp_path, "actions", joint_names="hip, knee", action_scale="0.5,0.25")
     assert kinds(policy) == "Affine Clip Dense relu Dense tanh Affine"
     last = policy.steps[-1]
     assert isinstance(last, Affine)
     assert last.scale.tolist() == [2.0, 0.5] and last.offset.tolist() == [1.0, 0.0]
-    assert policy.actions == Continuous(("hip", "knee"))
-    assert policy.provenance is not None
+    assert policy.actions == Continuous(("hip", "knee")) and policy.provenance is not None
     assert policy.provenance["metadata"] == {"joint_names": "hip, knee", "action_scale": "0.5,0.25"}
     assert any("action_scale" in sentence for sentence in policy.assumed)
-
-
-def test_names_of_the_observation(tmp_path: Path) -> None:
-    graph = vector()
-    policy = graph.read(tmp_path, graph.dense("obs", 5, 2), observation_names="a,b,c,d,e", joint_names="only one")
-    assert policy.inputs[0].element_names == ("a", "b", "c", "d", "e")
-    assert policy.actions is None
 
 
 WHOLE: dict[str, tuple[Callable[[Graph], str], str]] = {
@@ -210,7 +188,7 @@ WHOLE: dict[str, tuple[Callable[[Graph], str], str]] = {
     ),
     "a selection is a layer": (lambda g: g.n("Tanh", g.n("Gather", "obs", g.c([3, 1]), axis=1)), "tanh Dense"),
     "a selection goes into the kernel": (
-        lambda g: g.dense(g.n("Gather", g.n("Mul", "obs", g.c(numbers(5))), g.c([4, 0, 4]), axis=1), 3, 2),
+        lambda g: g.dense(g.n("Gather", g.n("Mul", "obs", g.w(5)), g.c([4, 0, 4]), axis=1), 3, 2),
         "Affine Dense",
     ),
     "a picture without a convolution": (lambda g: g.dense(g.n("Flatten", "image"), 24, 2), "Dense"),
@@ -240,8 +218,8 @@ def test_several_inputs_each_normalised_on_its_own(tmp_path: Path) -> None:
 def test_three_outputs_and_what_is_ignored(tmp_path: Path) -> None:
     graph = vector()
     hidden = graph.n("Tanh", graph.dense("obs", 5, 4))
-    graph.n("Gemm", hidden, graph.c(numbers(4, 2)), outputs=["actions"])
-    graph.n("Gemm", graph.n("Tanh", graph.dense("obs", 5, 4)), graph.c(numbers(4, 1)), outputs=["values"])
+    graph.n("Gemm", hidden, graph.w(4, 2), outputs=["actions"])
+    graph.n("Gemm", graph.n("Tanh", graph.dense("obs", 5, 4)), graph.w(4, 1), outputs=["values"])
     policy = graph.read(tmp_path, "actions", "values")
     assert policy.ignored == ("output 'values': 3 nodes, 28 parameters of its own",)
     assert policy.actions == Continuous()
@@ -276,16 +254,14 @@ DISCRETE: dict[str, Callable[[Graph, str], str]] = {
 def test_discrete_heads_end_in_their_logits(name: str, tmp_path: Path) -> None:
     graph = vector()
     policy = graph.read(tmp_path, DISCRETE[name](graph, graph.dense("obs", 5, 4)))
-    assert policy.actions == Discrete()
-    assert kinds(policy) == "Dense"
-    assert run(policy, np.zeros((2, 5))).shape == (2, 4)
-    assert bool(policy.assumed) == ("Softmax" in name)
+    assert policy.actions == Discrete() and kinds(policy) == "Dense"
+    assert run(policy, np.zeros((2, 5))).shape == (2, 4) and bool(policy.assumed) == ("Softmax" in name)
 
 
 @pytest.mark.parametrize("shape", [(5,), (1, 5), ("batch", 5), (1, 1, 5), ("batch", 1, 5)])
 def test_batches(shape: tuple[int | str, ...], tmp_path: Path) -> None:
     graph = Graph(17, obs=shape)
-    x = graph.n("Add", graph.n("MatMul", "obs", graph.c(numbers(5, 3))), graph.c(numbers(3)))
+    x = graph.n("Add", graph.n("MatMul", "obs", graph.w(5, 3)), graph.w(3))
     assert kinds(graph.read(tmp_path, x)) == "Dense"
 
 
@@ -297,7 +273,7 @@ def image_graph(layout: str, opset: int = 13) -> tuple[Graph, str]:
 
 
 def convolved(graph: Graph, x: str, inputs: int, outputs: int, side: int, **attributes: Any) -> str:
-    return graph.n("Conv", x, graph.c(numbers(outputs, inputs, side, side)), graph.c(numbers(outputs)), **attributes)
+    return graph.n("Conv", x, graph.w(outputs, inputs, side, side), graph.w(outputs), **attributes)
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
@@ -319,13 +295,12 @@ def test_images(layout: str, flat: str, tmp_path: Path) -> None:
 
 def test_an_images_channels_scaled_apart_go_into_the_convolution(tmp_path: Path) -> None:
     graph, x = image_graph("NCHW")
-    x = graph.n("Div", graph.n("Sub", x, graph.c(numbers(3, 1, 1))), graph.c(positive(3).reshape(1, 3, 1, 1)))
+    x = graph.n("Div", graph.n("Sub", x, graph.w(3, 1, 1)), graph.c(positive(3).reshape(1, 3, 1, 1)))
     x = graph.n(
         "BatchNormalization", graph.n("Relu", convolved(graph, x, 3, 4, 3)), *(graph.c(positive(4)) for _ in "abcd")
     )
     policy = graph.read(tmp_path, graph.dense(graph.n("Flatten", x), 4 * 7 * 6, 2))
-    assert kinds(policy) == "Convolution relu Dense"
-    assert isinstance(policy.steps[0], Convolution)
+    assert kinds(policy) == "Convolution relu Dense" and isinstance(policy.steps[0], Convolution)
 
 
 def test_a_wrong_chain_is_never_returned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,7 +333,7 @@ UNITS = 4
 def layer(g: Graph, operator: str, x: str, inputs: int, *states: str, **attributes: object) -> list[str]:
     """Outputs of one layer: of every period, and the next states."""
     gates = GATES[operator] * UNITS
-    weights = [g.c(0.8 * numbers(1, gates, inputs)), g.c(0.8 * numbers(1, gates, UNITS)), g.c(numbers(1, 2 * gates))]
+    weights = [g.c(0.8 * numbers(1, gates, inputs)), g.c(0.8 * numbers(1, gates, UNITS)), g.w(1, 2 * gates)]
     if operator == "GRU":
         attributes = {"linear_before_reset": 1, **attributes}
     outputs = [f"{part}_{len(g.nodes)}" for part in ("y", "h", "c")[: len(states) + 1]]
@@ -492,7 +467,7 @@ def test_a_state_that_no_output_continues_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ForeignError, match="--states h_in=OUTPUT"):
         graph.read(tmp_path, "actions")
     constant = Graph(17, obs=[1, 5])
-    y, _ = gru(constant, constant.c(numbers(1, 1, UNITS)))
+    y, _ = gru(constant, constant.w(1, 1, UNITS))
     with refused(ForeignError, "recurrent_without_state"):
         constant.read(tmp_path, constant.dense(y, UNITS, 3))
 

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from quarl.convert.importers.chain import ForeignError
-from tests.convert.importers.onnx_graphs import Graph, numbers, read_as_chain
+from tests.convert.importers.onnx_graphs import Graph, read_as_chain
 from tests.refusals import refused
 
 Spelling = Callable[[Graph, str], str]
@@ -20,7 +20,7 @@ Spelling = Callable[[Graph, str], str]
 
 def recurrent(operator: str, gates: int) -> Spelling:
     def spelled(g: Graph, x: str) -> str:
-        weights = [g.c(numbers(1, gates * 4, 8)), g.c(numbers(1, gates * 4, 4))]
+        weights = [g.w(1, gates * 4, 8), g.w(1, gates * 4, 4)]
         y = g.n(operator, g.n("Unsqueeze", x, g.c([0])), *weights, hidden_size=4)
         return g.n("Reshape", y, g.c([1, 4]))
 
@@ -31,7 +31,7 @@ UNARY = ["Selu", "Gelu", "Softplus", "Softsign", "HardSwish", "HardSigmoid", "Mi
 UNARY += ["Exp", "Sqrt", "Abs", "Sin", "Erf", "Sign"]
 OPERATORS: dict[str, Spelling] = {name: lambda g, x, name=name: g.n(name, x) for name in UNARY}  # type: ignore[misc]
 OPERATORS |= {
-    "PRelu": lambda g, x: g.n("PRelu", x, g.c(numbers(8))),
+    "PRelu": lambda g, x: g.n("PRelu", x, g.w(8)),
     "Pow": lambda g, x: g.n("Pow", x, g.c(2.0)),
     "LSTM": recurrent("LSTM", 4),
     "GRU": recurrent("GRU", 3),
@@ -66,20 +66,17 @@ USES: dict[str, tuple[Spelling, str]] = {
         lambda g, x: g.n("Concat", g.dense(x, 8, 20), g.dense(x, 8, 20), axis=1),
         "Concat .*values of different layers",
     ),
-    "constant part": (lambda g, x: g.n("Concat", x, g.c(numbers(1, 2)), axis=1), "Concat .*joins a constant"),
-    "stretched": (lambda g, x: g.n("Add", x, g.c(numbers(2, 8))), "keep the"),
+    "constant part": (lambda g, x: g.n("Concat", x, g.w(1, 2), axis=1), "Concat .*joins a constant"),
+    "stretched": (lambda g, x: g.n("Add", x, g.w(2, 8)), "keep the"),
     "probabilities": (lambda g, x: g.n("Mul", g.n("Softmax", x), g.c(2.0)), "Mul .*probabilities"),
     "action number": (
         lambda g, x: g.n("Mul", g.n("Cast", g.n("ArgMax", x, axis=1), to=TensorProto.FLOAT), g.c(2.0)),
         "Mul .*number of an action",
     ),
     "rounded": (lambda g, x: g.n("Cast", x, to=TensorProto.INT64), "Cast .*rounds"),
-    "several rows": (
-        lambda g, x: g.n("MatMul", g.n("Reshape", x, g.c([2, 4])), g.c(numbers(4, 3))),
-        "MatMul .*several rows",
-    ),
+    "several rows": (lambda g, x: g.n("MatMul", g.n("Reshape", x, g.c([2, 4])), g.w(4, 3)), "MatMul .*several rows"),
     "part normalised": (
-        lambda g, x: g.n("LayerNormalization", g.n("Reshape", x, g.c([1, 2, 4])), g.c(numbers(4))),
+        lambda g, x: g.n("LayerNormalization", g.n("Reshape", x, g.c([1, 2, 4])), g.w(4)),
         "LayerNormalization .*only whole rows",
     ),
     "last index": (lambda g, x: g.n("ArgMax", x, axis=1, select_last_index=1), "ArgMax .*last of equal"),
@@ -91,7 +88,7 @@ USES: dict[str, tuple[Spelling, str]] = {
     "nothing at the end": (lambda g, x: g.n("Slice", x, g.c([8]), g.c([9]), g.c([1])), "'slice_"),
     "nothing of four": (lambda g, x: g.n("Slice", x, g.c([2]), g.c([2]), g.c([1])), "slice"),
     "another output": (
-        lambda g, x: (g.n("LayerNormalization", x, g.c(numbers(8)), outputs=("normal", "mean")), "mean")[1],
+        lambda g, x: (g.n("LayerNormalization", x, g.w(8), outputs=("normal", "mean")), "mean")[1],
         "LayerNormalization .*'mean', which is not read",
     ),
 }
@@ -120,19 +117,19 @@ CONVOLUTIONS: dict[str, tuple[tuple[int, ...], dict[str, Any], str]] = {
 def test_convolutions_are_refused_by_name(name: str, tmp_path: Path) -> None:
     shape, attributes, message = CONVOLUTIONS[name]
     graph = Graph(13, image=["batch", 3, 8, 8])
-    x = graph.n("Conv", "image", graph.c(numbers(*shape)), **attributes)
+    x = graph.n("Conv", "image", graph.w(*shape), **attributes)
     with pytest.raises(ForeignError, match=rf"'node_conv_0'.*{message}"):
         graph.read(tmp_path, graph.n("Flatten", x))
 
 
 def convolved(graph: Graph, channels: int = 1, x: str = "image") -> str:
-    return graph.n("Conv", x, graph.c(numbers(2, channels, 2, 2)))
+    return graph.n("Conv", x, graph.w(2, channels, 2, 2))
 
 
 IMAGES: dict[str, tuple[Spelling, str, list[str]]] = {
     "pooled": (lambda g, x: g.n("MaxPool", convolved(g), kernel_shape=[2, 2]), "foreign", ["MaxPool"]),
     "each pixel scaled": (
-        lambda g, x: g.dense(g.n("Flatten", convolved(g, x=g.n("Mul", x, g.c(numbers(1, 4, 4))))), 18, 2),
+        lambda g, x: g.dense(g.n("Flatten", convolved(g, x=g.n("Mul", x, g.w(1, 4, 4)))), 18, 2),
         "per_pixel_scaling",
         [],
     ),

@@ -27,6 +27,7 @@ from quarl.convert.importers.sb3.reader import ALL_ALLOWED, read_sb3
 from quarl.convert.pipeline import convert_all
 from quarl.policy.bundle import Bundle
 from quarl.policy.spec import Activation, ArtifactFormat, MultiDiscreteHead, Precision
+from tests.convert.importers.test_torch_file import packed
 from tests.refusals import refused
 
 FILES = Path(__file__).resolve().parent / "files/sb3"
@@ -44,23 +45,18 @@ def read(name: str) -> ForeignPolicy:
 def test_a_policy_says_where_it_is_from_and_what_was_left_out() -> None:
     policy = read("ppo_cartpole")
     assert policy.source == "Stable-Baselines3 2.9.2 PPO"
-    assert policy.inputs == (chain.Input("observation", (4,)),)
-    assert policy.actions == chain.Discrete()
+    assert policy.inputs == (chain.Input("observation", (4,)),) and policy.actions == chain.Discrete()
     assert set(policy.ignored) == {
         "value network: 6 tensors",
         "optimizer: 1 file",
         "pytorch_variables.pth: a file beside the policy",
     }
-    assert policy.assumed == (NOT_GIVEN,)
-    assert policy.provenance is not None
-    assert policy.provenance["algorithm"] == "PPO"
-    assert policy.provenance["num_timesteps"] == 81_920
-    assert policy.provenance["seed"] == 3
-    assert set(policy.provenance["sha256"]) == {"policy"}
+    assert policy.assumed == (NOT_GIVEN,) and policy.provenance is not None
+    assert policy.provenance["algorithm"] == "PPO" and policy.provenance["num_timesteps"] == 81_920
+    assert policy.provenance["seed"] == 3 and set(policy.provenance["sha256"]) == {"policy"}
     json.dumps(policy.provenance)
     normalised = read("sac_pendulum")
-    assert normalised.source == "Stable-Baselines3 2.9.2 SAC"
-    assert normalised.assumed == ()
+    assert normalised.source == "Stable-Baselines3 2.9.2 SAC" and normalised.assumed == ()
     assert isinstance(normalised.actions, chain.Continuous)
     assert {"critic: 12 tensors", "target critic: 12 tensors", "exploration noise: 2 tensors"} < set(normalised.ignored)
     assert {read(name).source.split()[-1] for name in NAMES} == set(ALGORITHMS.split())
@@ -78,22 +74,6 @@ def test_parts_of_an_observation_keep_their_order() -> None:
         *[("angle", (2,)), ("dials", (5,)), ("gear", (3,)), ("lamps", (3,)), ("wind", (4,))]
     ]
     assert policy.inputs[2].element_names == ("is 0", "is 1", "is 2")
-    clip = policy.steps[1]
-    assert isinstance(clip, chain.Clip)
-    assert clip.high.tolist() == [1.5] * 2 + [np.inf] * 11 + [1.5] * 4
-
-
-def test_a_box_of_other_bounds_is_unscaled_to_them() -> None:
-    steps = read("td3_three").steps
-    tanh, unscale = steps[-2:]
-    assert tanh == chain.Activate(Activation.TANH)
-    assert isinstance(unscale, chain.Affine)
-    # bounds −1…3, 0…0.5, −20…−5
-    np.testing.assert_allclose(unscale.scale, [2.0, 0.25, 7.5])
-    np.testing.assert_allclose(unscale.offset, [1.0, 0.25, -12.5])
-    clip = read("sac_gsde").steps[-3]
-    assert isinstance(clip, chain.Clip)
-    assert clip.high.tolist() == [2.0]
 
 
 def symbol(name: str) -> bytes:
@@ -128,14 +108,6 @@ def changed(folder: Path, name: str, changes: dict[str, Any], tensors: Callable[
     return path
 
 
-def packed(members: dict[str, bytes]) -> bytes:
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
-        for member, data in members.items():
-            archive.writestr(member, data)
-    return file.getvalue()
-
-
 PARTIAL = (
     *(symbol("functools.partial"), b"(", symbol("torch.nn.modules.activation.LeakyReLU"), b"tR("),
     *(symbol("torch.nn.modules.activation.LeakyReLU"), b")}X\x0e\x00\x00\x00negative_slope"),
@@ -150,8 +122,7 @@ def test_a_leaky_relu_with_a_slope_of_its_own(tmp_path: Path) -> None:
 
 def test_actions_that_start_elsewhere_are_named_by_the_numbers_of_predict(tmp_path: Path) -> None:
     policy = read_sb3(changed(tmp_path, "ppo_cartpole", {"action_space": space(spaces.Discrete(2, start=5))}))
-    assert policy.actions == chain.Discrete(("0", "1"))
-    assert "starts at 5" in policy.assumed[-1]
+    assert policy.actions == chain.Discrete(("0", "1")) and "starts at 5" in policy.assumed[-1]
 
 
 def test_several_choices_are_those_of_predict(tmp_path: Path) -> None:
@@ -212,8 +183,7 @@ def test_no_bounds_cut_nothing(tmp_path: Path) -> None:
     assert isinstance(policy.steps[-1], chain.Dense)
     half = space(spaces.Box(np.array([-1, -np.inf, -2], np.float32), np.full(3, np.inf, np.float32)))
     clip = read_sb3(changed(tmp_path, "ppo_leaky", {"action_space": half})).steps[-1]
-    assert isinstance(clip, chain.Clip)
-    assert clip.low.tolist() == [-1, -np.inf, -2]
+    assert isinstance(clip, chain.Clip) and clip.low.tolist() == [-1, -np.inf, -2]
 
 
 def swap(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
@@ -338,8 +308,7 @@ def test_statistics_that_leave_observations_alone_are_no_step(tmp_path: Path) ->
     off = tmp_path / "vecnormalize.pkl"
     off.write_bytes(stream.replace(b"norm_obs\x94\x88", b"norm_obs\x94\x89"))
     policy = read_sb3(FILES / "sac_pendulum/policy.zip", off)
-    assert isinstance(policy.steps[0], chain.Dense)
-    assert policy.assumed == ()
+    assert isinstance(policy.steps[0], chain.Dense) and policy.assumed == ()
     assert any("norm_obs=False" in phrase for phrase in policy.ignored)
 
 

@@ -24,17 +24,9 @@ from quarl.policy.bundle import Bundle
 from quarl.policy.golden import MOST_FOREIGN, foreign_tolerance
 from quarl.policy.reference import forward_float, forward_integer
 from quarl.policy.simulate import quantize_network
-from quarl.policy.spec import (
-    Activation,
-    ArtifactFormat,
-    EnvironmentSpec,
-    NetworkSpec,
-    PolicySpec,
-    Precision,
-    RuntimeName,
-    weight_shapes,
-)
+from quarl.policy.spec import Activation, ArtifactFormat, NetworkSpec, PolicySpec, Precision, RuntimeName, weight_shapes
 from tests.convert.conftest import Capture, make_spec
+from tests.convert.importers.test_recurrent import spec_of
 
 SIZE, ROWS = 6, 800
 ORDINARY = np.random.default_rng(9).normal(size=(300, SIZE)).astype(np.float32)
@@ -140,15 +132,7 @@ def test_rounding_excuses_only_a_share_of_the_span() -> None:
     """With a normaliser at 5e7, float32 rounds to 4: four deviations of that are more than the outputs span."""
     policy = policy_of(SIZE)
     folded = fold(policy, np.concatenate([ORDINARY, np.full((1, SIZE), 1e8, np.float32)]))
-    spec = PolicySpec(
-        name="coarse",
-        observation=folded.observation,
-        normaliser=folded.normaliser,
-        network=folded.network,
-        head=folded.head,
-        control_period_s=0.02,
-        environment=EnvironmentSpec("foreign"),
-    )
+    spec = spec_of(folded)
     wanted = run(policy, ORDINARY)
     allowed = foreign_tolerance(spec, folded.weights, ORDINARY, wanted)
     assert allowed == pytest.approx(MOST_FOREIGN * np.ptp(wanted, axis=0))

@@ -87,8 +87,7 @@ def test_the_command_makes_a_bundle_of_them(tmp_path: Path) -> None:
     assert bundle.spec.head.squash is Squash.TANH  # type: ignore[union-attr]
     (tmp_path / "wrong.json").write_text(spec.read_text().replace('"silu"', '"elu"'))
     words[2] = str(tmp_path / "wrong.json")
-    assert main([*words, "--output-path", str(tmp_path / "wrong")]) == 1
-    assert not (tmp_path / "wrong").exists()
+    assert main([*words, "--output-path", str(tmp_path / "wrong")]) == 1 and not (tmp_path / "wrong").exists()
 
 
 def test_a_tensor_s_name_stands_wherever_numbers_may(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from quarl.policy.spec import (
     ContinuousHead,
     Convolution,
     DiscreteHead,
-    EnvironmentSpec,
     NetworkSpec,
     Normaliser,
     ObservationField,
@@ -25,17 +24,15 @@ from quarl.policy.spec import (
     Squash,
     weight_shapes,
 )
+from tests.convert.conftest import make_spec
 from tests.recurrent_policies import recurrent_spec
 
 ROWS = 12
-BASE = PolicySpec(
-    name="native",
+BASE = make_spec(
     observation=(ObservationField("state", (7,), "1"),),
     normaliser=Normaliser((0.2,) * 7, tuple(np.linspace(0.5, 2.0, 7).tolist()), 4.0),
     network=NetworkSpec((33, 70)),
     head=DiscreteHead(("a", "b", "c", "d", "e")),
-    control_period_s=0.02,
-    environment=EnvironmentSpec("Test-v0"),
 )
 IMAGE = replace(
     BASE,

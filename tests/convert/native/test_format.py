@@ -190,23 +190,6 @@ def test_what_is_no_artifact_is_refused(change: Callable[[bytes], bytes]) -> Non
         opened(change(native_artifact(spec, integers)), spec.observation_size, spec.output_size)
 
 
-def test_offsets_are_whole_lines_and_arrays_do_not_overlap() -> None:
-    spec, integers, _ = made("picture and vector")
-    data = native_artifact(spec, integers)
-    assert len(data) == struct.unpack_from("<I", data, OFFSETS["bytes"])[0]
-    layers = struct.unpack_from("<I", data, OFFSETS["layers"])[0]
-    names = ("weights", "bias", "multiplier", "signed_bias", "table", "gamma", "beta")
-    at = [struct.unpack_from("<I", data, OFFSETS[each])[0] for each in ("mean", "inverse", "lowest", "highest", "head")]
-    at += [
-        struct.unpack_from("<I", data, OFFSETS[f"layer.{each}"] + LAYER_BYTES * layer)[0]
-        for layer in range(layers)
-        for each in names
-    ]
-    there = np.array([each for each in at if each])
-    assert (there % 64 == 0).all() and len(np.unique(there)) == len(there)
-    assert there.min() >= HEAD_BYTES + LAYER_BYTES * layers
-
-
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # ∞ is cut to a level
 KINDS = ("none", "relu", "tanh", "sigmoid", "elu", "leaky_relu", "silu")
 CODES = {"uint32": "I", "int32": "i", "float": "f", "char": "s"}

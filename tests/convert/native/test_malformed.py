@@ -21,17 +21,7 @@ from tests.convert.native.random_networks import LayerPlan, Plan, built
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc: apt-get install gcc libc6-dev")
 MISTAKES, FEW = 3_000, 500
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
-FLAGS = (
-    "-std=gnu11",
-    "-O1",
-    "-g",
-    "-Wall",
-    "-Wextra",
-    "-Werror",
-    "-Wno-unknown-pragmas",
-    "-ffp-contract=off",
-    "-fno-math-errno",
-)
+FLAGS = "-std=gnu11 -O1 -g -Wall -Wextra -Werror -Wno-unknown-pragmas -ffp-contract=off -fno-math-errno"
 ODD = Plan(19, 5, (LayerPlan(23, 8, "table"), LayerPlan(70, 2, "linear", zero=90), LayerPlan(9, 4, "norm"),
                    LayerPlan(3, 8, "linear", zero=128)), continuous=True)  # fmt: skip
 ARTIFACTS = (
@@ -46,7 +36,7 @@ def malformed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program, compiled for this machine."""
     program = tmp_path_factory.mktemp("malformed") / "malformed"
     source = Path(__file__).with_name("malformed.c")
-    command = ["gcc", *FLAGS, *SANITIZERS, "-I.", *SOURCES, str(source), "-lm", "-o", str(program)]
+    command = ["gcc", *FLAGS.split(), *SANITIZERS, "-I.", *SOURCES, str(source), "-lm", "-o", str(program)]
     done = subprocess.run(command, cwd=HERE, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return program

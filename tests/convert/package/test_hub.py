@@ -141,8 +141,7 @@ def test_refusals(
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     assert main(["--policy", str(bundle.path), "--output-path", "out", *arguments]) == 1
-    assert message in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["small"]
+    assert message in capsys.readouterr().err and [path.name for path in tmp_path.iterdir()] == ["small"]
 
 
 def test_an_artifact_of_other_weights_is_refused(bundle: Bundle, capsys: Capture) -> None:
@@ -156,8 +155,7 @@ def test_an_artifact_of_other_weights_is_refused(bundle: Bundle, capsys: Capture
     (packed.path / MANIFEST_FILE).write_text(replace(packed.manifest, artifacts=artifacts).to_json())
     out = bundle.path.with_name("out")
     assert main(["--policy", str(bundle.path), "--output-path", str(out)]) == 1
-    assert "int8.onnx" in capsys.readouterr().err
-    assert not out.exists()
+    assert "int8.onnx" in capsys.readouterr().err and not out.exists()
 
 
 def test_a_bundle_of_an_import_says_so_and_names_are_only_text(bundle: Bundle, tmp_path: Path, capsys: Capture) -> None:
@@ -176,17 +174,9 @@ def test_a_bundle_of_an_import_says_so_and_names_are_only_text(bundle: Bundle, t
     weights = {name: random.normal(0, 0.2, shape).astype(np.float32) for name, shape in weight_shapes(spec).items()}
     rows = random.normal(size=(300, 73)).astype(np.float32)
     made = write_bundle(tmp_path / "walk", spec, weights, rows[:200], rows[200:], {CARD_FILE: b"an older card"})
-    arguments = [
-        "--policy",
-        str(made.path),
-        "--output-path",
-        str(tmp_path / "my walk"),
-        "--precision",
-        "fp32",
-        "--json",
-    ]
+    words = ["--policy", str(made.path), "--output-path", str(tmp_path / "my walk"), "--precision", "fp32", "--json"]
     capsys.readouterr()
-    assert main(arguments) == 0
+    assert main(words) == 0
     message = json.loads(capsys.readouterr().out)
     assert (message["policy"], message["format"], message["precisions"]) == ("walk", "hub", ["fp32"])
     assert message["made"] == ["fp32.tflite", "fp32.onnx"]
