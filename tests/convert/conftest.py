@@ -66,6 +66,16 @@ def make_observations(spec: PolicySpec, count: int, seed: int) -> np.ndarray:
     return (z * spec.normaliser.scale + spec.normaliser.mean).astype(np.float32)
 
 
+def make_bundle(path: Path, spec: PolicySpec) -> Bundle:
+    random = np.random.default_rng(11)
+    weights = {}
+    for part, shape in weight_shapes(spec).items():
+        deviation = 1.6 / np.sqrt(np.prod(shape[:-1])) if len(shape) > 1 else 0.2
+        weights[part] = (random.normal(0.0, deviation, shape) + part.endswith("gamma")).astype(np.float32)
+    observations = random.normal(0.5, 2.0, (360, spec.observation_size)).astype(np.float32)
+    return write_bundle(path, spec, weights, observations[:300], observations[300:])
+
+
 @pytest.fixture(scope="session")
 def runtimes() -> Iterator[Runtimes]:
     with runtime_processes() as started:

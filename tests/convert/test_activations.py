@@ -15,7 +15,7 @@ from quarl.convert.importers.onnx.operators import HANDLERS
 from quarl.convert.onnx_graph import list_executed_operators
 from quarl.convert.reference import output_steps
 from quarl.policy.activations import NONLINEARITIES
-from quarl.policy.bundle import Bundle, write_bundle
+from quarl.policy.bundle import Bundle
 from quarl.policy.quantize import FIXED_MAPS, Affine, IntegerTable, Scheme, exactly, linear_map
 from quarl.policy.reference import forward_float, forward_integer, normaliser_constants
 from quarl.policy.simulate import Widths, forward_simulated, quantize_network, simulate
@@ -32,9 +32,8 @@ from quarl.policy.spec import (
     Precision,
     RuntimeName,
     Squash,
-    weight_shapes,
 )
-from tests.convert.conftest import Runtimes, make_observations, make_spec, make_weights
+from tests.convert.conftest import Runtimes, make_bundle, make_observations, make_spec, make_weights
 
 KINDS = tuple(Activation)
 HEAD = ContinuousHead((-2.0, -0.5, 0.0), (2.0, 1.5, 9.0), Squash.TANH)
@@ -76,16 +75,6 @@ SPECS = {
         normaliser=Normaliser((0.5,) * 6, (2.0,) * 6, float("inf"), (-1.0, -3.0e38, 0.0, -2.0, -1.0, -1.0), (1.0,) * 6),
     ),
 }
-
-
-def make_bundle(path: Path, spec: PolicySpec) -> Bundle:
-    random = np.random.default_rng(11)
-    weights = {}
-    for part, shape in weight_shapes(spec).items():
-        deviation = 1.6 / np.sqrt(np.prod(shape[:-1])) if len(shape) > 1 else 0.2
-        weights[part] = (random.normal(0.0, deviation, shape) + part.endswith("gamma")).astype(np.float32)
-    observations = random.normal(0.5, 2.0, (360, spec.observation_size)).astype(np.float32)
-    return write_bundle(path, spec, weights, observations[:300], observations[300:])
 
 
 @pytest.mark.parametrize("name", SPECS)

@@ -38,9 +38,8 @@ from quarl.policy.spec import (
     Precision,
     RuntimeName,
     Squash,
-    weight_shapes,
 )
-from tests.convert.conftest import Capture, Patch, Runtimes, Small, contents, make_spec
+from tests.convert.conftest import Capture, Patch, Runtimes, Small, contents, make_bundle, make_spec
 from tests.refusals import refused
 
 
@@ -294,13 +293,7 @@ def tilting(tmp_path: Path) -> Bundle:
     state, normaliser = ObservationField("state", (6,), "1"), Normaliser((0.5,) * 6, (2.0,) * 6, 5.0)
     head = ContinuousHead(LOW, HIGH, Squash.TANH)
     spec = make_spec(observation=(state,), normaliser=normaliser, network=NetworkSpec((32, 16)), head=head)
-    random = np.random.default_rng(3)
-    weights = {
-        name: random.normal(0.0, 1.0 / np.sqrt(shape[0]), shape).astype(np.float32)
-        for name, shape in weight_shapes(spec).items()
-    }
-    observations = random.normal(0.5, 2.0, (600, 6)).astype(np.float32)
-    return write_bundle(tmp_path / "tilting", spec, weights, observations[:500], observations[500:])
+    return make_bundle(tmp_path / "tilting", spec)
 
 
 def stuck(network: IntegerNetwork) -> IntegerNetwork:

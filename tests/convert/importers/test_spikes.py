@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from quarl.policy.bundle import Bundle
 from quarl.policy.golden import MOST_FOREIGN, foreign_tolerance
 from quarl.policy.reference import forward_float, forward_integer
 from quarl.policy.simulate import quantize_network
-from quarl.policy.spec import Activation, ArtifactFormat, NetworkSpec, PolicySpec, Precision, RuntimeName, weight_shapes
+from quarl.policy.spec import Activation, NetworkSpec, PolicySpec, Precision, RuntimeName, weight_shapes
 from tests.convert.conftest import Capture, make_spec
 from tests.convert.importers.test_recurrent import spec_of
 
@@ -36,6 +37,12 @@ def observations() -> np.ndarray:
     return np.random.default_rng(1).normal(size=(ROWS, SIZE)).astype(np.float32)
 
 
+def write_spec(folder: Path, layers: str) -> None:
+    steps = [step for layer in layers for step in ({"dense": layer}, {"activation": "tanh"})]
+    told = {"source": "a test", "layout": "torch", "actions": "continuous", "period_s": 0.02}
+    (folder / "p.json").write_text(json.dumps({**told, "observation": [["obs", SIZE, "1"]], "steps": steps}))
+
+
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An MLP with tanh, as a plain file, without a normaliser."""
@@ -45,11 +52,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tensors[f"{name}.weight"] = (generator.normal(size=shape[::-1]) / np.sqrt(shape[0])).astype(np.float32)
         tensors[f"{name}.bias"] = generator.normal(scale=0.1, size=shape[1]).astype(np.float32)
     np.savez(folder / "p.npz", **tensors)
-    (folder / "p.json").write_text(
-        '{"source": "a test", "layout": "torch", "actions": "continuous", "period_s": 0.02,'
-        f'"observation": [["obs", {SIZE}, "1"]], "steps": [{{"dense": "a"}}, {{"activation": "tanh"}},'
-        '{"dense": "b"}, {"activation": "tanh"}, {"dense": "c"}, {"activation": "tanh"}]}'
-    )
+    write_spec(folder, "abc")
     return folder / "p.npz"
 
 
@@ -142,12 +145,8 @@ def test_rounding_excuses_only_a_share_of_the_span() -> None:
     assert f"element {np.abs(ORDINARY[row]).argmax()}" in str(refused.value)
 
 
-SIZE, ROWS, COMMAND = 6, 800, 5
-RUNTIMES = {
-    RuntimeName.LITERT: ArtifactFormat.TFLITE,
-    RuntimeName.ONNXRUNTIME: ArtifactFormat.ONNX,
-    RuntimeName.NATIVE: ArtifactFormat.NATIVE,
-}
+COMMAND = 5
+RUNTIMES = (RuntimeName.LITERT, RuntimeName.ONNXRUNTIME, RuntimeName.NATIVE)
 
 
 def with_command(folder: Path, *options: str, noise: float = 0.0, fields: str = "") -> int:
@@ -157,11 +156,7 @@ def with_command(folder: Path, *options: str, noise: float = 0.0, fields: str = 
     kernel[:, COMMAND] *= 0.02
     tensors = {"a.weight": kernel, "a.bias": np.zeros(16), "b.weight": generator.normal(size=(2, 16)) / 4}
     np.savez(folder / "p.npz", **{"b.bias": np.zeros(2)}, **tensors)
-    (folder / "p.json").write_text(
-        '{"source": "a test", "layout": "torch", "actions": "continuous", "period_s": 0.02,'
-        f'"observation": [["obs", {SIZE}, "1"]], "steps": [{{"dense": "a"}}, {{"activation": "tanh"}}, '
-        '{"dense": "b"}, {"activation": "tanh"}]}'
-    )
+    write_spec(folder, "ab")
     rows = generator.normal(size=(ROWS, SIZE)).astype(np.float32)
     rows[:, COMMAND] *= noise
     np.savez(folder / "o.npz", observations=rows)
@@ -198,9 +193,9 @@ def test_a_range_makes_int8_follow_in_every_format(tmp_path: Path, capsys: Captu
     rows[:40, COMMAND], rows[40:, COMMAND] = -100.0, 100.0
     wanted = np.subtract(*np.split(forward_float(spec, weights, rows), 2))
     assert np.abs(wanted).mean() > 0.1
-    with runtime_processes(tuple(RUNTIMES)) as processes:
-        for name, artifact_format in RUNTIMES.items():
-            data = build_graph(spec, weights, calibration, Precision.INT8, artifact_format)
+    with runtime_processes(RUNTIMES) as processes:
+        for name in RUNTIMES:
+            data = build_graph(spec, weights, calibration, Precision.INT8, name.artifact_format)
             made = np.subtract(*np.split(processes[name].execute(spec, data, rows).outputs, 2))
             assert np.abs(made - wanted).mean() < 0.1 * np.abs(wanted).mean(), name
 
