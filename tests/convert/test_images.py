@@ -60,11 +60,6 @@ def image_spec(network: NetworkSpec, shape: tuple[int, int, int], head: Discrete
     )
 
 
-def vector_spec(network: NetworkSpec, head: DiscreteHead | ContinuousHead) -> PolicySpec:
-    fields = (ObservationField("state", (8,), "1"),)
-    return replace(image_spec(NetworkSpec(()), (2, 2, 2), head), observation=fields, network=network)
-
-
 def random_weights(spec: PolicySpec, seed: int = 1) -> dict[str, np.ndarray]:
     """Layers that keep the size of what passes through them; channels differ in size, as trained ones do."""
     random = np.random.default_rng(seed)
@@ -97,10 +92,6 @@ def frames(shape: tuple[int, int, int], count: int, seed: int) -> np.ndarray:
             row, column = (ball + age * speed) % (height, width)
             image[row, column, age] = 236
     return made.reshape(count, -1).astype(np.float32)
-
-
-def states(count: int, seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).normal(60.0, 90.0, (count, 8)).astype(np.float32)
 
 
 COURT, DEPTH = (13, 14, 2), (12, 11, 1)
@@ -139,7 +130,10 @@ def depths(network: NetworkSpec, head: DiscreteHead | ContinuousHead) -> tuple[P
 
 def vectors(network: NetworkSpec, head: DiscreteHead | ContinuousHead) -> tuple[PolicySpec, Rows]:
     plain = replace(network, hidden=(40, 30), convolutions=())
-    return vector_spec(plain, head), lambda count, seed: states(3 * count, seed)
+    spec = replace(image_spec(NetworkSpec(()), (2, 2, 2), head), observation=(ObservationField("state", (8,), "1"),))
+    return replace(
+        spec, network=plain
+    ), lambda count, seed: np.random.default_rng(seed).normal(60.0, 90.0, (3 * count, 8)).astype(np.float32)
 
 
 both_heads = pytest.mark.parametrize("head", [THREE, TWO], ids=["discrete", "continuous"])

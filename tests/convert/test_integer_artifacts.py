@@ -24,10 +24,6 @@ def tensors(data: bytes) -> dict[str, tuple[schema.TensorT, np.ndarray]]:
     return {t.name.decode(): (t, model.buffers[t.buffer].data) for t in model.subgraphs[0].tensors}
 
 
-def initialisers(data: bytes) -> dict[str, np.ndarray]:
-    return {c.name: numpy_helper.to_array(c) for c in onnx.load_from_string(data).graph.initializer}
-
-
 @pytest.mark.parametrize("bits", [8, 7, 6, 5, 4, 3, 2])
 def test_n_bit_weights_give_the_numbers_of_the_numpy_reference(runtimes: Runtimes, small: Small, bits: int) -> None:
     spec, weights, calibration, observations = small
@@ -49,7 +45,8 @@ def test_the_files_hold_our_integers_and_scales(small: Small, bits: int) -> None
     spec, weights, calibration, _ = small
     network = quantize_network(spec, weights, calibration, bits)
     lite = tensors(tflite_graph.integer_graph(spec, network))
-    onnx_constants = initialisers(onnx_graph.integer_graph(spec, network))
+    graph = onnx.load_from_string(onnx_graph.integer_graph(spec, network)).graph
+    onnx_constants = {constant.name: numpy_helper.to_array(constant) for constant in graph.initializer}
     input_scale = network.input.scale
     for layer in network.layers:
         assert np.abs(layer.kernel).max() == 2 ** (bits - 1) - 1

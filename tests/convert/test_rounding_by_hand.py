@@ -82,14 +82,6 @@ def test_borderline_observations_round_as_their_runtime_does(runtimes: Runtimes,
     np.testing.assert_array_equal(found, levels[ROUNDS[runtime]])
 
 
-def float_multiplied(accumulator: np.ndarray, multiplier: np.ndarray) -> np.ndarray:
-    return np.rint(accumulator.astype(np.float32) * multiplier)
-
-
-def fixed_multiplied(accumulator: np.ndarray, one: IntegerLayer, input_map: Affine) -> np.ndarray:
-    return fixed_point_requantize(accumulator.astype(np.int64), *fixed_point_multipliers(one, input_map))
-
-
 def test_agreeing_scales_by_hand() -> None:
     # m = 0.1 · s: 1 / m = 990.1, 1.3, 207; to the even integers 990 (by 0.01 %) and 206 or 208 (by 0.48 %)
     # 1.3 would have to move to 2; 1 / m = 1024.3 to 1024, whose fraction is ½: both keep their scale
@@ -111,7 +103,8 @@ def test_on_agreeing_scales_both_ways_of_rounding_are_one(inverse: float) -> Non
     def differing(kernel_scales: np.ndarray) -> int:
         one = layer(kernel_scales.tolist(), output_scale)
         multiplier = requantization_multipliers(one, input_map)
-        return int(np.sum(float_multiplied(accumulators, multiplier) != fixed_multiplied(accumulators, one, input_map)))
+        fixed = fixed_point_requantize(accumulators, *fixed_point_multipliers(one, input_map))
+        return int(np.sum(np.rint(accumulators.astype(np.float32) * multiplier) != fixed))
 
     assert differing(scales) > 50, "the plain scales do not differ: nothing is shown"
     assert differing(agreeing_scales(scales, input_map.scale, output_scale)) == 0

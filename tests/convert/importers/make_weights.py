@@ -22,7 +22,11 @@ from safetensors.numpy import save_file
 ROWS, FAR = 32, 12
 RANDOM = np.random.default_rng(3)
 Steps = list[dict[str, Any]]
-ACTIVATIONS = {"relu": lambda x: np.maximum(x, 0.0), "tanh": np.tanh, "silu": lambda x: x / (1.0 + np.exp(-x))}
+ACTIVATIONS: dict[str, Any] = {
+    "relu": lambda x: np.maximum(x, 0.0),
+    "tanh": np.tanh,
+    "silu": lambda x: x / (1.0 + np.exp(-x)),
+}
 
 
 def observed(inputs: int, deviation: Sequence[float] | float) -> np.ndarray:
@@ -38,7 +42,7 @@ def dense(*names: str, activation: str) -> Steps:
 
 
 def layers(names: Sequence[str], sizes: Sequence[int], weight: str = "weight") -> dict[str, np.ndarray]:
-    tensors = {}
+    tensors: dict[str, np.ndarray] = {}
     for name, (taken, given) in zip(names, pairwise(sizes), strict=True):
         kernel = RANDOM.uniform(-1.0, 1.0, (taken, given)) * np.sqrt(3.0 / taken)
         tensors |= {name + weight: kernel.T if weight == ".weight" else kernel}

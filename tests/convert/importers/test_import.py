@@ -384,9 +384,6 @@ def test_outputs_beyond_float16s_roundings_are_refused(half: Path, capsys: pytes
     assert "(on the given pairs)" in capsys.readouterr().err and not (half / "made").exists()
 
 
-POLICY = Path(__file__).parent / "files" / "sb3" / "ppo_cartpole" / "policy.zip"
-
-
 def row(low: float, high: float) -> dict[str, Any]:
     return {"minus_original": (low + high) / 2, "minus_original_interval": (low, high)}
 
@@ -404,7 +401,7 @@ def test_an_import_with_poor_int8_recommends_another_precision(
     def other(spec: Any, weights: Any, rows: Any) -> Any:  # integers that decide the contrary
         return quantize_network(spec, {**weights, "head/kernel": -weights["head/kernel"]}, rows)
 
-    words = [str(POLICY), "--task", "CartPole-v1", "--name", "pole", "--episodes", "10"]
+    words = [str(FILES / "sb3/ppo_cartpole/policy.zip"), "--task", "CartPole-v1", "--name", "pole", "--episodes", "10"]
     monkeypatch.setattr(importing, "quantize_network", other)
     assert main([*words, "--output-path", str(tmp_path / "pole")]) == 0
     said = capsys.readouterr().out

@@ -57,17 +57,13 @@ def test_a_folder_acts_as_inference_manager_answered(name: str, tmp_path: Path, 
             pipeline.convert(bundle, precision, artifact_format, runtimes, accept=True)
 
 
-def another_beginning(folder: Path, factor: float) -> Path:
-    shutil.copytree(FILES / "recurrent_layers", folder / "recurrent_layers")
-    path = folder / "recurrent_layers" / "recurrent_layers_initial_values.safetensors"
-    save_file({name: np.ascontiguousarray(value * factor) for name, value in load_file(path).items()}, path)
-    return folder / "recurrent_layers"
-
-
 @pytest.mark.parametrize(("factor", "code"), [(1.0, 0), (2.0, 1)])
 def test_pairs_say_how_recurrent_layers_begin(factor: float, code: int, tmp_path: Path, capsys: Capture) -> None:
     golden = str(FILES / "recurrent_layers" / "golden.npz")
-    words = [str(another_beginning(tmp_path, factor)), "--observations", golden, "--golden", golden, "--dry-run"]
+    folder = changed(tmp_path, "recurrent_layers", lambda text: text)
+    path = folder / "recurrent_layers_initial_values.safetensors"
+    save_file({name: np.ascontiguousarray(value * factor) for name, value in load_file(path).items()}, path)
+    words = [str(folder), "--observations", golden, "--golden", golden, "--dry-run"]
     assert main([*words, "--name", "imported"]) == code
     assert ("(on the given pairs)" in capsys.readouterr().err) is bool(code)
 

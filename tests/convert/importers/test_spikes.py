@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,8 +24,8 @@ from quarl.policy.bundle import Bundle
 from quarl.policy.golden import MOST_FOREIGN, foreign_tolerance
 from quarl.policy.reference import forward_float, forward_integer
 from quarl.policy.simulate import quantize_network
-from quarl.policy.spec import Activation, NetworkSpec, PolicySpec, Precision, RuntimeName, weight_shapes
-from tests.convert.conftest import Capture, make_spec
+from quarl.policy.spec import Activation, NetworkSpec, Precision, RuntimeName, weight_shapes
+from tests.convert.conftest import Capture, make_observations, make_spec
 from tests.convert.importers.test_recurrent import spec_of
 
 SIZE, ROWS = 6, 800
@@ -230,22 +229,14 @@ def test_the_command_that_says_the_same_has_the_ranges() -> None:
     assert options.to_command() == "quarl import p.onnx --range 5 -100.0 100.0 --range 3 0.0 1.0"
 
 
-def with_tanh() -> tuple[PolicySpec, dict[str, np.ndarray], np.ndarray]:
-    """A policy whose first layer saturates, and observations."""
-    spec, generator = make_spec(), np.random.default_rng(3)
-    spec = replace(spec, network=NetworkSpec((24, 16), Activation.TANH))
+def test_only_real_excursions_count_as_outside_the_range() -> None:
+    """The fixed map of a tanh ends at 127/128, a step below the 1 that calibration saw."""
+    spec, generator = make_spec(network=NetworkSpec((24, 16), Activation.TANH)), np.random.default_rng(3)
     weights = {
         name: generator.normal(scale=1.0 if name.endswith("kernel") else 0.1, size=shape).astype(np.float32)
         for name, shape in weight_shapes(spec).items()
     }
-    mean, scale = np.array(spec.normaliser.mean), np.array(spec.normaliser.scale)
-    return spec, weights, (mean + scale * generator.normal(size=(600, len(mean)))).astype(np.float32)
-
-
-def test_only_real_excursions_count_as_outside_the_range() -> None:
-    """The fixed map of a tanh ends at 127/128, a step below the 1 that calibration saw."""
-    spec, weights, rows = with_tanh()
-    calibration, golden = rows[:500], rows[500:]
+    calibration, golden = np.split(make_observations(spec, 600, 3), [500])
     report = inspect(spec, weights, quantize_network(spec, weights, calibration), calibration, golden)
     assert report.ranges[1].high > 0.999 and report.ranges[1].top == 127 / 128
     assert [item.clipped for item in report.ranges[1:3]] == [0.0, 0.0]
