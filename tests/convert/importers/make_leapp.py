@@ -82,7 +82,6 @@ def scaled(given: list[torch.Tensor]) -> torch.Tensor:
 
 
 def locomotion() -> None:
-    """Six named inputs."""
     targets(network(24)(scaled(inputs(SENSORS))) * 0.25 + DEFAULT)
 
 
@@ -123,7 +122,6 @@ def terms() -> None:
 
 
 def clips() -> None:
-    """Clipped observations, clipped actions."""
     given = scaled(inputs(SENSORS)).clamp(-3.0, 3.0)
     targets(network(24)(given).clamp(-0.4, 0.4) * 0.5 + DEFAULT)
 
@@ -194,7 +192,6 @@ def relative_recalled() -> None:
 
 
 def recurrent() -> None:
-    """A GRU."""
     position, before = recalled("memory", 8)
     cell = nn.GRUCell(6, 8)
     after = cell(position, before)
@@ -242,7 +239,6 @@ def averaged() -> None:
 
 
 def two_nodes() -> None:
-    """Two nodes: refused."""
     given = annotate.input_tensors("before", {"joint_pos": torch.randn(1, 6)})
     given = annotate.output_tensors("before", {"centred": given - DEFAULT}, export_with="onnx")
     given = annotate.input_tensors("policy", {"centred": given})
@@ -250,7 +246,6 @@ def two_nodes() -> None:
 
 
 def torchscript() -> None:
-    """A TorchScript node: refused."""
     given = annotate.input_tensors("policy", {"joint_pos": torch.randn(1, 6)})
     annotate.output_tensors("policy", {"joint_targets": network(6)(given)}, export_with="jit")
 

@@ -87,7 +87,8 @@ STEADY_OFF = {
     "target_update_interval": 500,
     "train_freq": 4,
 }
-TINY, SMALL = {"net_arch": [8, 8]}, {"net_arch": [32, 32]}
+TINY: dict[str, Any] = {"net_arch": [8, 8]}
+SMALL: dict[str, Any] = {"net_arch": [32, 32]}
 TRAINED = {"ppo_cartpole": 490.0, "ppo_pendulum_normalised": -200.0, "dqn_cartpole": 300.0}
 """What some earn, after as many thousands of steps as that takes."""
 MOST_STEPS = 400_000
@@ -101,12 +102,12 @@ def of(algorithm: Any, environment: Any, settings: dict, normalise: dict | None 
     return algorithm, policy.pop("of", "MlpPolicy"), environment, {**settings, "policy_kwargs": policy}, normalise
 
 
-LSTM = {"of": "MlpLstmPolicy", "net_arch": [8], "lstm_hidden_size": 12}
-SHARED_LSTM = {"net_arch": [], "lstm_hidden_size": 8, "shared_lstm": True, "enable_critic_lstm": False}
+LSTM: dict[str, Any] = {"of": "MlpLstmPolicy", "net_arch": [8], "lstm_hidden_size": 12}
+SHARED_LSTM: dict[str, Any] = {"net_arch": [], "lstm_hidden_size": 8, "shared_lstm": True, "enable_critic_lstm": False}
 ACTING, SDE = spaces.Box(*BOUNDS), {"use_sde": True}
 PICTURE = noise(spaces.Box(0, 255, (5, 6, 3), np.uint8), spaces.Discrete(3))
 SWING = {"n_steps": 1024, "gamma": 0.9, "learning_rate": 1e-3}
-UNLIKE = {**TINY, "activation_fn": torch.nn.SiLU, "share_features_extractor": False}
+UNLIKE: dict[str, Any] = {**TINY, "activation_fn": torch.nn.SiLU, "share_features_extractor": False}
 POLICIES: dict[str, Recipe] = {
     "ppo_cartpole": of(PPO, CART, STEADY, **SMALL),
     "ppo_pendulum_normalised": of(PPO, PENDULUM, SWING, {"clip_obs": 2.0, "epsilon": 0.25}, **SMALL),

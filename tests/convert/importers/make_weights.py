@@ -41,7 +41,7 @@ def dense(*names: str, activation: str) -> Steps:
     return [step for name in names for step in ({"dense": name}, {"activation": activation})][:-1]
 
 
-def layers(names: Sequence[str], sizes: Sequence[int], weight: str = "weight") -> dict[str, np.ndarray]:
+def layers(names: Sequence[str], sizes: Sequence[int], weight: str) -> dict[str, np.ndarray]:
     tensors: dict[str, np.ndarray] = {}
     for name, (taken, given) in zip(names, pairwise(sizes), strict=True):
         kernel = RANDOM.uniform(-1.0, 1.0, (taken, given)) * np.sqrt(3.0 / taken)

@@ -26,7 +26,7 @@ from quarl.policy.reference import forward_float, forward_integer
 from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import Activation, NetworkSpec, Precision, RuntimeName, weight_shapes
 from tests.convert.conftest import Capture, make_observations, make_spec
-from tests.convert.importers.test_recurrent import spec_of
+from tests.convert.importers.test_import import spec_of
 
 SIZE, ROWS = 6, 800
 ORDINARY = np.random.default_rng(9).normal(size=(300, SIZE)).astype(np.float32)
