@@ -30,7 +30,8 @@ SCALE = (4.0, 4.0, 3.5, 4.0, 5.0, 1.5, 1.0, 0.8)
 
 Runtimes = dict[RuntimeName, RuntimeProcess]
 Small = tuple[PolicySpec, dict[str, np.ndarray], np.ndarray, np.ndarray]
-Capture, Patch = pytest.CaptureFixture[str], pytest.MonkeyPatch
+Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
 
 
 def contents(folder: Path) -> dict[str, bytes]:

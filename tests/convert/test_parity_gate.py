@@ -23,7 +23,7 @@ from quarl.convert.executor import ExecutionError, ExecutionResult, RuntimeProce
 from quarl.convert.parity import NoRuntimeError, ParityError, check
 from quarl.convert.reference import float_reference, integer_reference
 from quarl.policy.bundle import Bundle, npz, write_bundle
-from quarl.policy.golden import find_active_units, float_tolerance
+from quarl.policy.golden import UNIT_ROUNDOFF, find_active_units, float_tolerance
 from quarl.policy.places import ZOO
 from quarl.policy.reading import CALIBRATION_FILE, MANIFEST_FILE, WEIGHTS_FILE, FileRecord
 from quarl.policy.reference import IntegerNetwork, forward_float
@@ -77,6 +77,26 @@ def test_an_artifact_with_wrong_numbers_is_refused_and_nothing_is_written(
     runtime = {"onnx": "onnxruntime 1.", "tflite": "tflite-runtime 2.14", "native": "native 1"}[name]
     for word in (f"small/int8.{name}", runtime, "golden vector", "steps", "within 0.50 steps", "It was not written"):
         assert word in printed
+
+
+def test_a_half_graph_with_one_wrong_bias_is_refused(bundle: Bundle, monkeypatch: Patch, capsys: Capture) -> None:
+    right = tflite_graph.float_graph
+
+    def spoilt(spec: PolicySpec, weights: dict[str, np.ndarray], half: bool = False) -> bytes:
+        bias = weights["head/bias"].copy()
+        bias[3] += 1e-3
+        return right(spec, {**weights, "head/bias": bias}, half)
+
+    monkeypatch.setitem(pipeline.FLOATS, ArtifactFormat.TFLITE, spoilt)
+    before = contents(bundle.path)
+    assert cli.main(["--policy", str(bundle.path), "--bits", "16", "--format", "tflite"]) == 1
+    assert contents(bundle.path) == before
+    assert "fp16.tflite" in capsys.readouterr().err
+
+
+def test_unit_roundoff_is_that_of_float32() -> None:
+    assert np.float32(1.0) + np.float32(UNIT_ROUNDOFF) == np.float32(1.0)
+    assert np.float32(1.0) + np.float32(2.1 * UNIT_ROUNDOFF) > np.float32(1.0)
 
 
 def test_an_artifact_that_takes_the_smallest_logit_is_refused(bundle: Bundle, runtimes: Runtimes) -> None:
@@ -226,8 +246,9 @@ def test_a_missing_runtime_is_named_and_earlier_results_hold(
     assert again.entry == whole.entry and (bundle.path / "manifest.json").read_bytes() == manifest
     monkeypatch.setattr(pipeline, "available", lambda: (RuntimeName.ONNXRUNTIME,))
     other = write_bundle(bundle.path.parent / "other", bundle.spec, bundle.weights(), *(bundle.calibration(),) * 2)
-    with pytest.raises(NoRuntimeError):
+    with pytest.raises(NoRuntimeError) as caught:
         pipeline.convert_each([(other, *job[1:])])
+    assert (caught.value.code, caught.value.values) == ("no_runtime", {"format": "tflite"})
     assert not other.manifest.artifacts
 
 

@@ -40,6 +40,41 @@ def layer(scales: list[float], output_scale: float) -> IntegerLayer:
     return IntegerLayer("head", kernel, bias, np.array(scales, np.float32), Affine(output_scale, 0), relu=False)
 
 
+def test_multipliers_are_a_fraction_and_an_exponent() -> None:
+    # 0.5 · 0.25 / 0.5 = ¼ = ½ · 2⁻¹;  0.5 · 3 / 0.5 = 3 = ¾ · 2²;  0.5 · 1 / 0.5 = 1 = ½ · 2¹
+    fraction, exponent = fixed_point_multipliers(layer([0.25, 3.0, 1.0], 0.5), Affine(0.5, 0))
+    assert fraction.tolist() == [2**30, 3 * 2**29, 2**30]
+    assert exponent.tolist() == [-1, 2, 1]
+
+
+def test_observations_half_way_go_away_from_zero() -> None:
+    values, affine = np.array([1.0, 3.0, -1.0, -3.0, 0.9, 999.0], np.float32), Affine(2.0, 10)
+    # ½, 1½, −½, −1½: to 1, 2, −1, −2, where halves to even are 0, 2, 0, −2
+    assert quantize_half_away(values, affine).tolist() == [11, 12, 9, 8, 10, 127]
+    assert quantize_affine(values, affine).tolist() == [10, 12, 10, 8, 10, 127]
+
+
+@pytest.mark.parametrize(
+    ("accumulator", "multiplier", "expected"),
+    [
+        (10, (2**30, -1), 3),  # 2.5: ⌊10/2 + ½⌋ = 5, ⌊5/2 + ½⌋ = 3
+        (9, (2**30, -1), 3),  # 2.25: ⌊9/2 + ½⌋ = 5, then 3: rounded twice, one step above the float's 2
+        (8, (2**30, -1), 2),  # 2
+        (-10, (2**30, -1), -2),  # −2.5 goes up
+        (-9, (2**30, -1), -2),  # −2.25: ⌊−4⌋ = −4, then −2
+        (7, (3 * 2**29, 2), 21),  # 7 · 3
+        (-7, (2**30, 1), -7),
+        (0, (2**30, -9), 0),
+    ],
+)
+def test_requantization_rounds_twice_and_halves_go_up(
+    accumulator: int, multiplier: tuple[int, int], expected: int
+) -> None:
+    fraction, exponent = (np.array([value], np.int64) for value in multiplier)
+    result = fixed_point_requantize(np.array([[accumulator]], np.int64), fraction, exponent)
+    assert result.tolist() == [[expected]]
+
+
 ROUNDS = {
     RuntimeName.TFLITE_RUNTIME: quantize_half_away,
     RuntimeName.LITERT: quantize_by_inverse,
