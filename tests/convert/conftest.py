@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,8 +28,18 @@ MEAN = (8.0, 8.0, 7.0, 8.0, 9.0, 0.5, 0.0, -0.5)
 SCALE = (4.0, 4.0, 3.5, 4.0, 5.0, 1.5, 1.0, 0.8)
 
 
-def make_spec() -> PolicySpec:
-    return PolicySpec(
+Runtimes = dict[RuntimeName, RuntimeProcess]
+Small = tuple[PolicySpec, dict[str, np.ndarray], np.ndarray, np.ndarray]
+Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def make_spec(**changes: Any) -> PolicySpec:
+    spec = PolicySpec(
         name="small",
         observation=FIELDS,
         normaliser=Normaliser(MEAN, SCALE, 3.0),
@@ -36,6 +48,7 @@ def make_spec() -> PolicySpec:
         control_period_s=0.25,
         environment=EnvironmentSpec("Test-v0"),
     )
+    return replace(spec, **changes)
 
 
 def make_weights(spec: PolicySpec, seed: int = 5) -> dict[str, np.ndarray]:
@@ -54,8 +67,18 @@ def make_observations(spec: PolicySpec, count: int, seed: int) -> np.ndarray:
     return (z * spec.normaliser.scale + spec.normaliser.mean).astype(np.float32)
 
 
+def make_bundle(path: Path, spec: PolicySpec) -> Bundle:
+    random = np.random.default_rng(11)
+    weights = {}
+    for part, shape in weight_shapes(spec).items():
+        deviation = 1.6 / np.sqrt(np.prod(shape[:-1])) if len(shape) > 1 else 0.2
+        weights[part] = (random.normal(0.0, deviation, shape) + part.endswith("gamma")).astype(np.float32)
+    observations = random.normal(0.5, 2.0, (360, spec.observation_size)).astype(np.float32)
+    return write_bundle(path, spec, weights, observations[:300], observations[300:])
+
+
 @pytest.fixture(scope="session")
-def runtimes() -> Iterator[dict[RuntimeName, RuntimeProcess]]:
+def runtimes() -> Iterator[Runtimes]:
     with runtime_processes() as started:
         yield started
 
@@ -68,7 +91,7 @@ def bundle(tmp_path: Path) -> Bundle:
 
 
 @pytest.fixture(scope="session")
-def small() -> tuple[PolicySpec, dict[str, np.ndarray], np.ndarray, np.ndarray]:
+def small() -> Small:
     """(spec, weights, calibration, fresh observations) of a small discrete policy."""
     spec = make_spec()
     return spec, make_weights(spec), make_observations(spec, 400, 1), make_observations(spec, 100, 3)

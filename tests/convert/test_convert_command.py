@@ -9,24 +9,36 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from quarl.convert import __main__ as cli
-from quarl.convert import pipeline
-from quarl.convert.pipeline import Converted, convert_each
-from quarl.policy.bundle import Bundle, copy_bundle
-from quarl.policy.errors import BundleError
+from quarl.convert import pipeline, rewrite
+from quarl.convert.calibration import inspect
+from quarl.convert.pipeline import Converted, convert, convert_each
+from quarl.policy.bundle import Bundle, copy_bundle, write_bundle
+from quarl.policy.errors import BundleError, QuantizationError
 from quarl.policy.reading import CALIBRATION_FILE, GOLDEN_FILE, WEIGHTS_FILE
-from quarl.policy.reference import forward_integer
+from quarl.policy.reference import Weights, forward_integer
+from quarl.policy.rewrites import Rewrite
 from quarl.policy.simulate import quantize_network
-from quarl.policy.spec import ArtifactFormat, Precision, Recipe, RuntimeName
+from quarl.policy.spec import (
+    ArtifactFormat,
+    Normaliser,
+    PolicySpec,
+    Precision,
+    Recipe,
+    RuntimeName,
+    TrainedQuantization,
+)
+from tests.convert.conftest import Capture, Patch, Runtimes, Small, contents, make_observations, make_spec, make_weights
 from tests.refusals import refused
 
 
-def test_every_precision_in_every_format_that_holds_it(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_precision_in_every_format_that_holds_it(bundle: Bundle, capsys: Capture) -> None:
     assert cli.main(["--policy", str(bundle.path), "--bits", "32,16,8,4,mixed"]) == 0
     printed = capsys.readouterr().out
     written = Bundle.load(bundle.path)
@@ -53,13 +65,12 @@ def test_every_precision_in_every_format_that_holds_it(bundle: Bundle, capsys: p
     assert "3 QGemm, 0 float Gemm" in eight.execution
 
 
-def test_json_is_one_document_with_the_figures(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_one_document_with_the_figures(bundle: Bundle, capsys: Capture) -> None:
     assert cli.main(["--policy", str(bundle.path), "--bits", "8", "--format", "tflite", "--json"]) == 0
     (figures,) = json.loads(capsys.readouterr().out)
     assert (figures["policy"], figures["file"], figures["precision"]) == ("small", "int8.tflite", "int8")
     assert figures["bytes"] == (bundle.path / "int8.tflite").stat().st_size
-    assert 0.2 < figures["ratio_to_fp32"] < 1.0
-    assert figures["runtimes"]["litert"]["max_error_steps"] == 0.0
+    assert 0.2 < figures["ratio_to_fp32"] < 1.0 and figures["runtimes"]["litert"]["max_error_steps"] == 0.0
 
 
 def test_converting_again_gives_the_same_bytes(bundle: Bundle) -> None:
@@ -75,8 +86,7 @@ def test_a_copy_of_the_bundle_converts_from_any_folder(bundle: Bundle, tmp_path:
     command = [sys.executable, "-m", "quarl.convert", "--policy", "./small", "--bits", "8", "--format", "onnx"]
     done = subprocess.run(command, cwd=copy.path.parent, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert (copy.path / "int8.onnx").exists()
-    assert "int8.onnx" in done.stdout
+    assert (copy.path / "int8.onnx").exists() and "int8.onnx" in done.stdout
 
 
 def test_conversion_imports_no_tensorflow(bundle: Bundle) -> None:
@@ -100,8 +110,7 @@ def test_a_conversion_that_is_killed_leaves_nothing(bundle: Bundle, tmp_path: Pa
         while process.poll() is None and not started.read_text():  # until a runtime's process is there
             time.sleep(0.01)
         process.kill()
-    assert process.returncode == -signal.SIGKILL
-    assert list(temporary.rglob("*")) == []
+    assert process.returncode == -signal.SIGKILL and list(temporary.rglob("*")) == []
     assert set(bundle.path.iterdir()) == before
 
 
@@ -118,7 +127,7 @@ def test_a_bundle_that_is_damaged_between_two_artifacts_is_refused(bundle: Bundl
     assert (bundle.path / "int8.tflite").exists() and not (bundle.path / "int8.native").exists()
 
 
-def test_formats_of_one_precision_share_what_is_quantized(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_formats_of_one_precision_share_what_is_quantized(bundle: Bundle, monkeypatch: Patch) -> None:
     made: list[Precision] = []
     quantize = pipeline.quantize
 
@@ -134,17 +143,6 @@ def test_formats_of_one_precision_share_what_is_quantized(bundle: Bundle, monkey
         assert alone.data == (bundle.path / each.entry.file).read_bytes()
 
 
-def test_a_tampered_bundle_is_refused(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
-    path = bundle.path / WEIGHTS_FILE
-    data = bytearray(path.read_bytes())
-    data[-5] ^= 1
-    path.write_bytes(bytes(data))
-    assert cli.main(["--policy", str(bundle.path), "--bits", "8"]) == 1
-    printed = capsys.readouterr().err
-    assert WEIGHTS_FILE in printed and "tampered" in printed
-    assert not (bundle.path / "int8.tflite").exists()
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -154,7 +152,7 @@ def test_a_tampered_bundle_is_refused(bundle: Bundle, capsys: pytest.CaptureFixt
     ],
 )
 def test_what_cannot_be_done_is_said_with_the_next_step(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], words: list[str]
+    capsys: Capture, arguments: list[str], words: list[str]
 ) -> None:
     assert cli.main(arguments) == 1
     printed = capsys.readouterr().err
@@ -162,7 +160,7 @@ def test_what_cannot_be_done_is_said_with_the_next_step(
         assert word in printed
 
 
-def test_the_calibration_table_is_printed_on_request(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_calibration_table_is_printed_on_request(bundle: Bundle, capsys: Capture) -> None:
     assert cli.main(["--policy", str(bundle.path), "--bits", "32", "--format", "tflite", "--calibration"]) == 0
     printed = capsys.readouterr().out
     assert "activation ranges over 400 recorded observations" in printed
@@ -170,13 +168,12 @@ def test_the_calibration_table_is_printed_on_request(bundle: Bundle, capsys: pyt
         assert tensor in printed
 
 
-def test_missing_makes_only_what_is_not_there(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_makes_only_what_is_not_there(bundle: Bundle, capsys: Capture) -> None:
     arguments = ["--policy", str(bundle.path), "--missing"]
     assert cli.main([*arguments, "--bits", "8"]) == 0
     before = (bundle.path / "int8.tflite").stat().st_mtime_ns
     assert "Policy small" not in capsys.readouterr().err, "the command behind it says which policy it works on"
-    assert cli.main([*arguments, "--bits", "8"]) == 0
-    assert "nothing to convert" in capsys.readouterr().out
+    assert cli.main([*arguments, "--bits", "8"]) == 0 and "nothing to convert" in capsys.readouterr().out
     assert cli.main([*arguments, "--bits", "8,16", "--json"]) == 0
     made = [figures["file"] for figures in json.loads(capsys.readouterr().out)]
     assert made == ["fp16.tflite", "fp16.onnx"]
@@ -187,9 +184,7 @@ def test_missing_makes_only_what_is_not_there(bundle: Bundle, capsys: pytest.Cap
     assert (bundle.path / "int8.tflite").stat().st_mtime_ns == before
 
 
-def test_a_disk_that_is_full_is_said(
-    bundle: Bundle, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_disk_that_is_full_is_said(bundle: Bundle, monkeypatch: Patch, capsys: Capture) -> None:
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "fp32.tflite")
 
@@ -197,3 +192,112 @@ def test_a_disk_that_is_full_is_said(
     assert cli.main(["--policy", str(bundle.path), "--bits", "32"]) == 1
     assert "fp32.tflite: No space left" in capsys.readouterr().err
     assert Bundle.load(bundle.path).manifest.artifacts == {}
+
+
+def test_the_table_names_every_quantized_tensor_with_its_range(small: Small) -> None:
+    spec, weights, calibration, golden = small
+    network = quantize_network(spec, weights, calibration)
+    report = inspect(spec, weights, network, calibration, golden)
+    assert [item.name for item in report.ranges] == ["input", "dense_0", "dense_1", "head"]
+    assert (report.rows, report.warnings) == (400, ())
+    # The normaliser clips at ±3, which 400 rows reach; one of 255 steps is then 3 / 127.
+    first = report.ranges[0]
+    assert (first.low, first.high) == (-3.0, 3.0) and first.step == pytest.approx(3.0 / 127)
+    assert first.clipped == 0.0
+    for item in report.ranges[1:3]:
+        assert item.low == 0.0 and item.step == pytest.approx(item.high / 255)
+
+
+def test_few_repeated_and_frozen_rows_are_warned_of(small: Small) -> None:
+    spec, weights, calibration, golden = small
+    network = quantize_network(spec, weights, calibration)
+    frozen = calibration[:40].copy()
+    frozen[:, 5:] = 0.25
+    frozen[10:] = frozen[0]
+    warnings = inspect(spec, weights, network, frozen, golden).warnings
+    assert any("only 40 calibration rows" in warning for warning in warnings)
+    assert any("only 10 of 40" in warning for warning in warnings)
+    assert any("'velocity'" in warning and "5, 6" in warning for warning in warnings)
+    assert not any("'ranges'" in warning for warning in warnings)
+
+
+def test_an_empty_or_broken_set_is_refused(small: Small) -> None:
+    spec, weights, calibration, golden = small
+    network = quantize_network(spec, weights, calibration)
+    with pytest.raises(QuantizationError, match="must have observations"):
+        inspect(spec, weights, network, calibration[:0], golden)
+    with pytest.raises(QuantizationError, match="must have observations"):
+        quantize_network(spec, weights, calibration[:0])
+    broken = calibration.copy()
+    broken[3, 1] = np.inf
+    with refused(QuantizationError, "not_finite"):
+        quantize_network(spec, weights, broken)
+
+
+@pytest.fixture
+def values(tmp_path: Path) -> Bundle:
+    """Action values with much in common, of an observation that nothing normalises."""
+    spec = make_spec()
+    calibration, golden = make_observations(spec, 400, 1), make_observations(spec, 64, 2)
+    spec = replace(spec, normaliser=Normaliser((0.0,) * 8, (1.0,) * 8, 50.0), provenance={"algorithm": "dqn"})
+    weights = make_weights(spec)
+    weights["head/kernel"] += 2.0
+    return write_bundle(tmp_path / "values", spec, weights, calibration, golden, {"learning_curve.csv": b"step\n"})
+
+
+def test_a_bundle_is_rewritten_in_place(values: Bundle, runtimes: Runtimes, capsys: Capture) -> None:
+    wide = convert(values, Precision.INT8, ArtifactFormat.TFLITE, runtimes).entry
+    before, path, golden = Bundle.load(values.path), str(values.path), values.golden()
+    assert "int8.tflite" in before.manifest.artifacts and rewrite.main(["--policy", path]) == 0
+    printed = capsys.readouterr().out
+    assert "the mean over the actions is subtracted" in printed and f"quarl convert --policy {path}" in printed
+
+    after = Bundle.load(values.path)
+    assert after.spec.provenance == {"algorithm": "dqn", "rewrites": ["centred", "normalised"]}
+    assert not after.manifest.artifacts and "int8.golden.npz" not in contents(values.path)
+    kept = {CALIBRATION_FILE, "learning_curve.csv"}
+    assert {name: after.manifest.files[name] for name in kept} == {name: before.manifest.files[name] for name in kept}
+    assert np.array_equal(after.golden().observations, golden.observations)
+    assert np.array_equal(after.golden().actions, golden.actions)
+    assert np.abs(after.golden().outputs.mean(axis=1)).max() < 1e-4
+    narrow = convert(after, Precision.INT8, ArtifactFormat.TFLITE, runtimes).entry
+    assert wide.output_step is not None and narrow.output_step is not None
+    assert narrow.output_step[0] < 0.5 * wide.output_step[0] and narrow.fp32_agreement >= wide.fp32_agreement
+
+    left = contents(values.path)
+    assert rewrite.main(["--policy", path]) == 1
+    assert "has nothing to rewrite: it has a normaliser, and its actions have 0%" in capsys.readouterr().err
+    assert contents(values.path) == left
+
+
+def test_where_one_of_several_is_refused_none_is_written(values: Bundle, tmp_path: Path, capsys: Capture) -> None:
+    ranges = {"input": (-1.0, 1.0), "dense_0": (0.0, 1.0), "dense_1": (0.0, 1.0)}
+    spec = replace(values.spec, name="trained", quantization=TrainedQuantization(8, ranges))
+    trained = write_bundle(tmp_path / "trained", spec, values.weights(), values.calibration(), values.calibration()[:9])
+    left = contents(values.path), contents(trained.path)
+    assert rewrite.main(["--policy", f"{values.path},{trained.path}"]) == 1
+    assert "quantization-aware training" in capsys.readouterr().err
+    assert (contents(values.path), contents(trained.path)) == left
+    assert rewrite.main(["--policy", str(values.path), "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["rewritten"].values()
+    assert found == [Rewrite.CENTRED.value, Rewrite.NORMALISED.value]
+
+
+def test_what_cannot_be_found_or_is_not_named_is_refused(tmp_path: Path, capsys: Capture) -> None:
+    assert rewrite.main(["--policy", str(tmp_path / "absent")]) == 1 and "absent" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as stopped:
+        rewrite.main(["--policy", ","])
+    assert stopped.value.code == 2
+
+
+def test_a_rewrite_that_computes_something_else_is_not_written(
+    values: Bundle, monkeypatch: Patch, capsys: Capture
+) -> None:
+    left = contents(values.path)
+
+    def wrong(spec: PolicySpec, weights: Weights, *_: object) -> tuple[PolicySpec, Weights]:
+        return spec, {**weights, "head/bias": weights["head/bias"] + np.float32(1)}
+
+    monkeypatch.setattr(rewrite, "rewritten", wrong)
+    assert rewrite.main(["--policy", str(values.path)]) == 1 and "golden_outputs" in capsys.readouterr().err
+    assert contents(values.path) == left

@@ -12,17 +12,16 @@ import numpy as np
 import pytest
 
 from quarl.convert.__main__ import main as command
-from quarl.convert.executor import RuntimeProcess
 from quarl.convert.pipeline import convert
 from quarl.convert.rebuild import check_artifact
 from quarl.policy.bundle import Bundle, npz
 from quarl.policy.errors import BundleError
 from quarl.policy.reading import CALIBRATION_FILE, MANIFEST_FILE, FileRecord
-from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
+from quarl.policy.spec import ArtifactFormat, Precision
+from tests.convert.conftest import Runtimes
 from tests.device_agent.conftest import AgentProcess
 from tests.refusals import refused
 
-Runtimes = dict[RuntimeName, RuntimeProcess]
 TFLITE = ArtifactFormat.TFLITE
 PRECISIONS = (Precision.FP32, Precision.FP16, Precision.INT8, Precision.INT4, Precision.MIXED)
 
@@ -68,15 +67,6 @@ def test_an_artifact_of_fewer_bits_under_a_wide_tolerance_is_refused(converted: 
     fewer = put(converted.path, {"int8.tflite": (converted.path / "int4.tflite").read_bytes()})
     with refused(BundleError, "artifact_not_rebuilt"):
         check_artifact(fewer, fewer.artifact(Precision.INT8, TFLITE))
-
-
-@pytest.mark.parametrize("name", ["int8.golden.npz", "fp32.golden.npz", "fp16.golden.npz"])
-def test_expected_outputs_of_another_policy_are_refused(converted: Bundle, name: str) -> None:
-    entry = converted.artifact(Precision(name.partition(".")[0]), TFLITE)
-    expected = converted.read_expected(entry)
-    other = put(converted.path, {name: npz(outputs=expected.outputs[:, ::-1].copy(), tolerance=expected.tolerance)})
-    with refused(BundleError, "golden_mismatch"):
-        check_artifact(other, entry)
 
 
 @pytest.mark.parametrize(
@@ -135,8 +125,11 @@ def test_the_command_verifies_what_a_bundle_has(converted: Bundle, capsys: pytes
     assert command([*words, "8,32", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == [f"{converted.spec.name}/{each}.tflite" for each in ("int8", "fp32")]
     assert command([*words, "2"]) == 1  # not converted
-    expected = converted.read_expected(converted.artifact(Precision.INT8, TFLITE))
-    turned = npz(outputs=expected.outputs[:, ::-1].copy(), tolerance=expected.tolerance)
-    put(converted.path, {"int8.golden.npz": turned})
-    assert command([*words, "8"]) == 1
-    assert "int8.golden.npz" in capsys.readouterr().err
+    for bits, precision in (("8", Precision.INT8), ("32", Precision.FP32), ("16", Precision.FP16)):
+        entry = converted.artifact(precision, TFLITE)
+        expected = converted.read_expected(entry)
+        turned = npz(outputs=expected.outputs[:, ::-1].copy(), tolerance=expected.tolerance)
+        other = put(converted.path, {entry.golden_file: turned})
+        assert command([*words, bits]) == 1 and entry.golden_file in capsys.readouterr().err
+        with refused(BundleError, "golden_mismatch"):
+            check_artifact(other, entry)

@@ -10,15 +10,14 @@ import pytest
 from ai_edge_litert.interpreter import Interpreter
 
 from quarl.convert import pipeline
-from quarl.convert.executor import RuntimeProcess
 from quarl.policy.bundle import Bundle, write_bundle
 from quarl.policy.pilot import Pilot, deciding
 from quarl.policy.reference import choose_actions, forward_float, forward_integer
 from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
+from tests.convert.conftest import Runtimes
 from tests.recurrent_policies import NETWORKS, episodes, recurrent_spec, weights_of
 
-Runtimes = dict[RuntimeName, RuntimeProcess]
 PRECISIONS = (Precision.FP32, Precision.FP16, Precision.INT8, Precision.INT4)
 
 
@@ -103,25 +102,6 @@ def test_the_native_artifact_refuses_broken_gates(tmp_path: Path) -> None:
         broken[place : place + 4] = value.to_bytes(4, "little")
         with pytest.raises(NativeError):
             Engine(library(), bytes(broken), spec.observation_size, spec.result_size)
-
-
-def test_a_leapp_folder_feeds_each_state_back_by_name(tmp_path: Path) -> None:
-    import onnxruntime
-
-    from quarl.convert.package.leapp_folder import with_fields
-
-    bundle = bundle_of(tmp_path, "three", False)
-    spec, rows = bundle.spec, bundle.golden().observations[:5]
-    model = with_fields(spec, pipeline.build(bundle, Precision.FP32, ArtifactFormat.ONNX).data)
-    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-    assert [each.name for each in session.get_inputs()] == ["sensed", "state_0_in", "state_1_in", "state_2_in"]
-    names = [each.name for each in session.get_outputs()]
-    assert names == ["action", "state_0_out", "state_1_out", "state_2_out"]
-    for row in rows:
-        parts = np.split(row[None], np.cumsum([7, 8, 12]), axis=1)
-        made = session.run(None, dict(zip([each.name for each in session.get_inputs()], parts, strict=True)))
-        wanted = forward_float(spec, bundle.weights(), row)
-        np.testing.assert_allclose(np.concatenate(made, axis=1), wanted, atol=1e-5)
 
 
 def test_a_policy_in_c_says_where_its_states_are(tmp_path: Path) -> None:

@@ -44,8 +44,25 @@ def inputs(sensors: Semantics) -> list[torch.Tensor]:
     return list(given) if isinstance(given, tuple) else [given]
 
 
-def targets(values: torch.Tensor) -> None:
-    """The node's output, annotated."""
+def sensed(*names: str, **others: tuple[int, InputKindEnum | None]) -> list[torch.Tensor]:
+    """Others, then sensors by their names."""
+    return inputs({**others, **{name: SENSORS[name] for name in names}})
+
+
+def remembered(**states: torch.Tensor) -> torch.Tensor:
+    return annotate.state_tensors("policy", states)
+
+
+def recalled(name: str, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The joints' positions, and a state that begins at zero."""
+    (position,) = sensed("joint_pos")
+    return position, remembered(**{name: torch.zeros(1, size)})
+
+
+def targets(values: torch.Tensor, **following: torch.Tensor) -> None:
+    """The node's output, annotated, behind the next states."""
+    if following:
+        annotate.update_state("policy", following)
     names = JOINTS if values.shape[-1] == len(JOINTS) else None
     tensor = TensorSemantics("joint_targets", values, kind=OutputKindEnum.JOINT_POSITION, element_names=names)
     annotate.output_tensors("policy", [tensor], export_with="onnx")
@@ -65,65 +82,53 @@ def scaled(given: list[torch.Tensor]) -> torch.Tensor:
 
 
 def locomotion() -> None:
-    """Six named inputs."""
     targets(network(24)(scaled(inputs(SENSORS))) * 0.25 + DEFAULT)
 
 
 def last_action() -> None:
     """Six named inputs, and the network's last output fed back."""
     given = inputs(SENSORS)
-    before = annotate.state_tensors("policy", {"last_action": torch.zeros(1, 6)})
+    before = remembered(last_action=torch.zeros(1, 6))
     action = network(30)(torch.cat([scaled(given), before], -1))
-    annotate.update_state("policy", {"last_action": action})
-    targets(action * 0.25 + DEFAULT)
+    targets(action * 0.25 + DEFAULT, last_action=action)
 
 
 def frames() -> None:
     """Five stacked frames, of which the newest is last."""
-    given = inputs({name: SENSORS[name] for name in ("base_ang_vel", "joint_pos")})
-    before = annotate.state_tensors("policy", {"frames": torch.zeros(1, 5, 9)})
+    given = sensed("base_ang_vel", "joint_pos")
+    before = remembered(frames=torch.zeros(1, 5, 9))
     frame = torch.cat([given[0] * 0.25, given[1] - DEFAULT], -1)
     stacked = torch.cat([before[:, 1:], frame.unsqueeze(1)], 1)
-    annotate.update_state("policy", {"frames": stacked})
-    targets(network(45)(stacked.reshape(1, 45)) * 0.25 + DEFAULT)
+    targets(network(45)(stacked.reshape(1, 45)) * 0.25 + DEFAULT, frames=stacked)
 
 
 def frames_with_actions() -> None:
     """Four stacked frames, each with the action before it: the older ones remember older actions."""
-    given = inputs({name: SENSORS[name] for name in ("projected_gravity", "joint_pos")})
-    before, action = annotate.state_tensors(
-        "policy", {"frames": torch.zeros(1, 4, 15), "last_action": torch.zeros(1, 6)}
-    )
+    given = sensed("projected_gravity", "joint_pos")
+    before, action = remembered(frames=torch.zeros(1, 4, 15), last_action=torch.zeros(1, 6))
     frame = torch.cat([given[0], given[1] - DEFAULT, action * 0.5], -1)
     stacked = torch.cat([before[:, 1:], frame.unsqueeze(1)], 1)
     action = network(60)(stacked.reshape(1, 60)).clamp(-2.0, 2.0)
-    annotate.update_state("policy", {"frames": stacked, "last_action": action})
-    targets(action * 0.25 + DEFAULT)
+    targets(action * 0.25 + DEFAULT, frames=stacked, last_action=action)
 
 
 def terms() -> None:
     """A history for each term, of different lengths, one of them the newest first; they begin away from zero."""
-    given = inputs({name: SENSORS[name] for name in ("base_ang_vel", "joint_pos")})
-    old = annotate.state_tensors(
-        "policy", {"turning": torch.full((1, 3, 3), 0.5), "joints": (DEFAULT - 0.2).repeat(1, 2, 1)}
-    )
+    given = sensed("base_ang_vel", "joint_pos")
+    old = remembered(turning=torch.full((1, 3, 3), 0.5), joints=(DEFAULT - 0.2).repeat(1, 2, 1))
     turning = torch.cat([old[0][:, 1:], given[0].unsqueeze(1)], 1)
     joints = torch.cat([given[1].unsqueeze(1), old[1][:, :-1]], 1)
-    annotate.update_state("policy", {"turning": turning, "joints": joints})
-    targets(network(21)(torch.cat([turning.reshape(1, 9), joints.reshape(1, 12)], -1)))
+    targets(network(21)(torch.cat([turning.reshape(1, 9), joints.reshape(1, 12)], -1)), turning=turning, joints=joints)
 
 
 def clips() -> None:
-    """Clipped observations, clipped actions."""
     given = scaled(inputs(SENSORS)).clamp(-3.0, 3.0)
     targets(network(24)(given).clamp(-0.4, 0.4) * 0.5 + DEFAULT)
 
 
 def gravity() -> None:
     """Gravity turned into the body's frame by its orientation, a quaternion (w, x, y, z)."""
-    quaternion, angular, position = inputs(
-        {"orientation": (4, InputKindEnum.BODY_ROTATION), **{n: SENSORS[n] for n in ("base_ang_vel", "joint_pos")}}
-    )
+    quaternion, angular, position = sensed("base_ang_vel", "joint_pos", orientation=(4, InputKindEnum.BODY_ROTATION))
     down = torch.tensor([[0.0, 0.0, -1.0]])
     w, vector = quaternion[:, :1], quaternion[:, 1:]
     turned = down * (2.0 * w**2 - 1.0) - torch.cross(vector, down, dim=-1) * w * 2.0
@@ -133,9 +138,7 @@ def gravity() -> None:
 
 def assembled() -> None:
     """Joints in another order, a constant beside them, an input both clipped and raw, a rotation by bmm, a mean."""
-    quaternion, velocity, position = inputs(
-        {"orientation": (4, InputKindEnum.BODY_ROTATION), **{n: SENSORS[n] for n in ("base_lin_vel", "joint_pos")}}
-    )
+    quaternion, velocity, position = sensed("base_lin_vel", "joint_pos", orientation=(4, InputKindEnum.BODY_ROTATION))
     w, vector = quaternion[:, :1], quaternion[:, 1:]
     along = torch.bmm(vector.view(1, 1, 3), velocity.view(1, 3, 1)).squeeze(-1)
     turned = velocity * (2.0 * w**2 - 1.0) - torch.cross(vector, velocity, dim=-1) * w * 2.0 + vector * along * 2.0
@@ -156,17 +159,16 @@ def norms() -> None:
 def turned_frames() -> None:
     """Three stacked frames of gravity in the body's frame: float operators on remembered values."""
     (quaternion,) = inputs({"orientation": (4, InputKindEnum.BODY_ROTATION)})
-    before = annotate.state_tensors("policy", {"frames": torch.zeros(1, 3, 3)})
+    before = remembered(frames=torch.zeros(1, 3, 3))
     w, x, y, z = (quaternion[:, i : i + 1] for i in range(4))
     frame = torch.cat([2 * (x * z - w * y), 2 * (y * z + w * x), w * w - x * x - y * y + z * z], -1)
     stacked = torch.cat([before[:, 1:], frame.unsqueeze(1)], 1)
-    annotate.update_state("policy", {"frames": stacked})
-    targets(network(9)(stacked.reshape(1, 9)))
+    targets(network(9)(stacked.reshape(1, 9)), frames=stacked)
 
 
 def relative() -> None:
     """Targets relative to the measured joints, within limits."""
-    angular, position = inputs({name: SENSORS[name] for name in ("base_ang_vel", "joint_pos")})
+    angular, position = sensed("base_ang_vel", "joint_pos")
     action = network(9)(torch.cat([angular * 0.25, position - DEFAULT], -1)).clamp(-1.0, 1.0)
     targets((position + action * 0.5).clamp(DEFAULT - 0.8, DEFAULT + 0.8))
 
@@ -184,21 +186,16 @@ def turned_targets() -> None:
 
 def relative_recalled() -> None:
     """Targets relative to the measured joints, the network's output fed back: refused, for no one sees it."""
-    (position,) = inputs({"joint_pos": SENSORS["joint_pos"]})
-    before = annotate.state_tensors("policy", {"last_action": torch.zeros(1, 6)})
+    position, before = recalled("last_action", 6)
     action = network(12)(torch.cat([position - DEFAULT, before], -1))
-    annotate.update_state("policy", {"last_action": action})
-    targets(position + action * 0.25)
+    targets(position + action * 0.25, last_action=action)
 
 
 def recurrent() -> None:
-    """A GRU."""
-    (position,) = inputs({"joint_pos": SENSORS["joint_pos"]})
-    before = annotate.state_tensors("policy", {"memory": torch.zeros(1, 8)})
+    position, before = recalled("memory", 8)
     cell = nn.GRUCell(6, 8)
     after = cell(position, before)
-    annotate.update_state("policy", {"memory": after})
-    targets(nn.Linear(8, 6)(after))
+    targets(nn.Linear(8, 6)(after), memory=after)
 
 
 def recurrent_layers() -> None:
@@ -213,45 +210,35 @@ def recurrent_layers() -> None:
     hidden, cell = nn.LSTMCell(9, 5)(x, (hidden, cell))
     memory = nn.GRUCell(5, 7)(hidden, memory)
     action = network(7)(memory)
-    annotate.update_state(
-        "policy", {"hidden": hidden, "cell": cell, "memory": memory, "frames": stacked, "last_action": action}
-    )
-    targets(action * 0.25 + DEFAULT)
+    targets(action * 0.25 + DEFAULT, hidden=hidden, cell=cell, memory=memory, frames=stacked, last_action=action)
 
 
 def recurrent_reset_first() -> None:
     """A GRU whose reset stands before the product: refused."""
-    (position,) = inputs({"joint_pos": SENSORS["joint_pos"]})
-    before = annotate.state_tensors("policy", {"memory": torch.zeros(1, 8)})
+    position, before = recalled("memory", 8)
     reset, update = (torch.sigmoid(nn.Linear(14, 8)(torch.cat([position, before], -1))) for _ in range(2))
     new = torch.tanh(nn.Linear(14, 8)(torch.cat([position, reset * before], -1)))
     after = (1.0 - update) * new + update * before
-    annotate.update_state("policy", {"memory": after})
-    targets(nn.Linear(8, 6)(after))
+    targets(nn.Linear(8, 6)(after), memory=after)
 
 
 def recurrent_joined() -> None:
     """The same with the reset behind the product, each gate a layer of both, the update turned round."""
-    (position,) = inputs({"joint_pos": SENSORS["joint_pos"]})
-    before = annotate.state_tensors("policy", {"memory": torch.zeros(1, 8)})
+    position, before = recalled("memory", 8)
     reset, update = (torch.sigmoid(nn.Linear(14, 8)(torch.cat([before, position], -1))) for _ in range(2))
     new = torch.tanh(nn.Linear(6, 8)(position) + nn.Linear(8, 8)(before) * reset)
     after = update * new + (1.0 - update) * before
-    annotate.update_state("policy", {"memory": after})
-    targets(nn.Linear(8, 6)(after))
+    targets(nn.Linear(8, 6)(after), memory=after)
 
 
 def averaged() -> None:
     """A filtered observation: refused."""
-    (position,) = inputs({"joint_pos": SENSORS["joint_pos"]})
-    before = annotate.state_tensors("policy", {"filtered": torch.zeros(1, 6)})
+    position, before = recalled("filtered", 6)
     after = before * 0.9 + position * 0.1
-    annotate.update_state("policy", {"filtered": after})
-    targets(network(6)(after))
+    targets(network(6)(after), filtered=after)
 
 
 def two_nodes() -> None:
-    """Two nodes: refused."""
     given = annotate.input_tensors("before", {"joint_pos": torch.randn(1, 6)})
     given = annotate.output_tensors("before", {"centred": given - DEFAULT}, export_with="onnx")
     given = annotate.input_tensors("policy", {"centred": given})
@@ -259,32 +246,14 @@ def two_nodes() -> None:
 
 
 def torchscript() -> None:
-    """A TorchScript node: refused."""
     given = annotate.input_tensors("policy", {"joint_pos": torch.randn(1, 6)})
     annotate.output_tensors("policy", {"joint_targets": network(6)(given)}, export_with="jit")
 
 
 POLICIES: tuple[Callable[[], None], ...] = (
-    locomotion,
-    last_action,
-    frames,
-    frames_with_actions,
-    terms,
-    clips,
-    gravity,
-    assembled,
-    norms,
-    turned_frames,
-    relative,
-    turned_targets,
-    relative_recalled,
-    recurrent,
-    recurrent_layers,
-    recurrent_joined,
-    recurrent_reset_first,
-    averaged,
-    two_nodes,
-    torchscript,
+    *(locomotion, last_action, frames, frames_with_actions, terms, clips, gravity, assembled, norms, turned_frames),
+    *(relative, turned_targets, relative_recalled, recurrent, recurrent_layers, recurrent_joined),
+    *(recurrent_reset_first, averaged, two_nodes, torchscript),
 )
 
 

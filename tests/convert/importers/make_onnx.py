@@ -51,10 +51,7 @@ class SwishPlain(nn.Module):
         super().__init__()
         self.register_buffer("mean", torch.randn(1, 9))
         self.register_buffer("std", torch.rand(1, 9) + 0.5)
-        self.body = nn.Sequential(
-            *(nn.Linear(9, 32), nn.SiLU(), nn.Linear(32, 16), nn.SiLU()),
-            nn.Linear(16, 8),
-        )
+        self.body = nn.Sequential(*(nn.Linear(9, 32), nn.SiLU(), nn.Linear(32, 16), nn.SiLU()), nn.Linear(16, 8))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         loc, _ = torch.chunk(self.body((x - self.mean) / self.std), 2, dim=-1)
@@ -89,19 +86,11 @@ class Policy(nn.Module):
 def export(folder: Path, name: str, module: nn.Module, example: torch.Tensor, inputs: str, *outputs: str) -> None:
     for how, opset in OPSETS.items():
         path = folder / f"{name}_{how}.onnx"
-        options: dict[str, Any] = {"dynamo": how == "dynamo"}
+        options: dict[str, Any] = {"dynamo": how == "dynamo", "opset_version": opset, "input_names": [inputs]}
         if how == "script":
             options["dynamic_axes"] = {inputs: {0: "batch"}}
         try:
-            torch.onnx.export(
-                module.eval(),
-                (example,),
-                str(path),
-                input_names=[inputs],
-                output_names=list(outputs),
-                opset_version=opset,
-                **options,
-            )
+            torch.onnx.export(module.eval(), (example,), str(path), output_names=list(outputs), **options)
         except Exception as error:  # an exporter that cannot is no mistake of ours
             print(f"{path.name}: {type(error).__name__}: {str(error)[:300]}", file=sys.stderr)
             path.unlink(missing_ok=True)
@@ -123,21 +112,15 @@ def stable_baselines3(folder: Path) -> None:
     import gymnasium
     from stable_baselines3 import DQN, PPO
 
-    box = gymnasium.make("Pendulum-v1")
     discrete = gymnasium.make("CartPole-v1")
     small = {"net_arch": [16, 16]}
     outputs = ("actions", "values", "log_prob")
-    for name, environment in (("sb3_box", box), ("sb3_discrete", discrete)):
+    for name, environment in (("sb3_box", gymnasium.make("Pendulum-v1")), ("sb3_discrete", discrete)):
         size = gymnasium.spaces.utils.flatdim(environment.observation_space)
         policy = PPO("MlpPolicy", environment, policy_kwargs=small, device="cpu").policy
         export(folder, name, Policy(policy), torch.randn(1, size), "observation", *outputs)
     q_net = DQN("MlpPolicy", discrete, policy_kwargs=small, device="cpu", buffer_size=10).policy.q_net
     export(folder, "sb3_dqn", q_net, torch.randn(1, 4), "observation", "q_values")
-
-
-def swish_plain(folder: Path) -> None:
-    torch.manual_seed(1)
-    export(folder, "swish_plain", SwishPlain(), torch.randn(1, 9), "obs", "continuous_actions")
 
 
 def main() -> None:
@@ -147,7 +130,8 @@ def main() -> None:
     export(folder, "swish_split", Split(), torch.randn(1, 6), "obs", "actions")
     export(folder, "images", Images(), torch.randint(0, 256, (1, 3, 16, 16), dtype=torch.uint8), "pixels", "q_values")
     stable_baselines3(folder)
-    swish_plain(folder)
+    torch.manual_seed(1)
+    export(folder, "swish_plain", SwishPlain(), torch.randn(1, 9), "obs", "continuous_actions")
 
 
 if __name__ == "__main__":

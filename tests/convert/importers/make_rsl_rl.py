@@ -1,16 +1,9 @@
 """Write policies that rsl_rl's runner trains and exports, for test_import.py: ``make_rsl_rl.py files/onnx``.
 
 It needs rsl-rl-lib 5.5.1 with what that imports, and onnx and onnxscript. The environment is none of Isaac Lab's but
-twelve numbers that drift and obey the actions a little; runner, actor, normaliser and exporter are rsl_rl's own.
-
-| file | is |
-| --- | --- |
-| rsl_rl_dynamo | what ``OnPolicyRunner.export_policy_to_onnx`` writes with the exporter that PyTorch now has |
-| rsl_rl_script | the same with the exporter that PyTorch had before 2.9 |
-| rsl_rl_metadata_script | the latter with the properties that mjlab attaches to it |
-| rsl_rl_deviations_script | of an actor whose deviations depend on the observation: its network answers with both |
-| rsl_rl_lstm_script, rsl_rl_gru_dynamo | recurrent actors of one layer |
-| rsl_rl_lstm_two_dynamo, rsl_rl_gru_two_script | and of two |
+twelve numbers that drift and obey the actions a little; runner, actor, normaliser and exporter are rsl_rl's own. In a
+name, ``script`` is the exporter that PyTorch had before 2.9, ``dynamo`` the one that it has now; ``metadata`` has the
+properties that mjlab attaches; of ``deviations`` the network answers with means and deviations.
 """
 
 from __future__ import annotations
@@ -30,16 +23,15 @@ from rsl_rl.runners import OnPolicyRunner
 from tensordict import TensorDict
 
 OBSERVATIONS, ACTIONS, COPIES = 12, 4, 16
-JOINTS = ("left_hip", "left_knee", "right_hip", "right_knee")
-METADATA: dict[str, Any] = {
+METADATA = {
     "run_path": "made-for-tests",
-    "joint_names": JOINTS,
-    "joint_stiffness": [20.0, 20.0, 20.0, 20.0],
-    "joint_damping": [0.5, 0.5, 0.5, 0.5],
-    "default_joint_pos": [0.1, -0.6, 0.1, -0.6],
-    "command_names": ["twist"],
-    "observation_names": ["projected_gravity", "joint_pos", "joint_vel", "command"],
-    "action_scale": [0.25, 0.5, 0.25, 0.5],
+    "joint_names": "left_hip,left_knee,right_hip,right_knee",
+    "joint_stiffness": "20.000,20.000,20.000,20.000",
+    "joint_damping": "0.500,0.500,0.500,0.500",
+    "default_joint_pos": "0.100,-0.600,0.100,-0.600",
+    "command_names": "twist",
+    "observation_names": "projected_gravity,joint_pos,joint_vel,command",
+    "action_scale": "0.250,0.500,0.250,0.500",
 }
 GAUSSIAN = {"class_name": "GaussianDistribution", "init_std": 1.0}
 DEVIATIONS = {"class_name": "HeteroscedasticGaussianDistribution", "init_std": 1.0}
@@ -88,31 +80,23 @@ def trained(model: str = "MLPModel", distribution: Mapping[str, Any] = GAUSSIAN,
     return runner
 
 
-def write(folder: Path, runner: OnPolicyRunner, name: str, how: str, metadata: Mapping[str, Any] | None = None) -> None:
+def write(folder: Path, runner: OnPolicyRunner, name: str, how: str, metadata: Mapping[str, str] | None = None) -> None:
     """Have the runner export, with one of PyTorch's two exporters, and attach the properties."""
-    with mock.patch("torch.onnx.export", functools.partial(export, dynamo=how == "dynamo")):
-        runner.export_policy_to_onnx(str(folder), f"{name}_{how}.onnx")
     path = folder / f"{name}_{how}.onnx"
+    with mock.patch("torch.onnx.export", functools.partial(export, dynamo=how == "dynamo")):
+        runner.export_policy_to_onnx(str(folder), path.name)
     without_traces(path)
     if metadata is not None:
         model = onnx.load(path, load_external_data=False)
-        onnx.helper.set_model_props(model, {key: text(value) for key, value in metadata.items()})
+        onnx.helper.set_model_props(model, dict(metadata))
         onnx.save(model, path)
-
-
-def text(value: Any) -> str:
-    """As mjlab writes it: with commas, numbers rounded to three decimals."""
-    if isinstance(value, str):
-        return value
-    return ",".join(f"{each:.3f}" if isinstance(each, float) else each for each in value)
 
 
 def main() -> None:
     folder = Path(sys.argv[1])
     runner = trained()
-    write(folder, runner, "rsl_rl", "dynamo")
-    write(folder, runner, "rsl_rl", "script")
-    write(folder, runner, "rsl_rl_metadata", "script", METADATA)
+    for name, how, metadata in (("", "dynamo", None), ("", "script", None), ("_metadata", "script", METADATA)):
+        write(folder, runner, f"rsl_rl{name}", how, metadata)
     write(folder, trained(distribution=DEVIATIONS), "rsl_rl_deviations", "script")
     for kind, layers, how in (("lstm", 1, "script"), ("gru", 1, "dynamo"), ("lstm", 2, "dynamo"), ("gru", 2, "script")):
         recurrent = trained("RNNModel", rnn_type=kind, rnn_hidden_dim=8, rnn_num_layers=layers)

@@ -15,6 +15,7 @@ task, within minutes; the others have only begun.
 from __future__ import annotations
 
 import sys
+import zipfile
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
@@ -86,102 +87,66 @@ STEADY_OFF = {
     "target_update_interval": 500,
     "train_freq": 4,
 }
-TINY, SMALL = {"net_arch": [8, 8]}, {"net_arch": [32, 32]}
+TINY: dict[str, Any] = {"net_arch": [8, 8]}
+SMALL: dict[str, Any] = {"net_arch": [32, 32]}
 TRAINED = {"ppo_cartpole": 490.0, "ppo_pendulum_normalised": -200.0, "dqn_cartpole": 300.0}
 """What some earn, after as many thousands of steps as that takes."""
 MOST_STEPS = 400_000
 COPIES = {"ppo_cartpole": 8, "ppo_pendulum_normalised": 4}
-SMALL_LSTM = {"net_arch": [8], "lstm_hidden_size": 12}
 
-# name: algorithm, policy, environment, settings of the algorithm, settings of VecNormalize, what save() leaves out
-POLICIES: dict[str, tuple[Any, str, Any, dict, dict | None]] = {
-    "ppo_cartpole": (PPO, "MlpPolicy", CART, {**STEADY, "policy_kwargs": SMALL}, None),
-    "ppo_pendulum_normalised": (
-        *(PPO, "MlpPolicy", PENDULUM),
-        {"n_steps": 1024, "gamma": 0.9, "learning_rate": 1e-3, "policy_kwargs": SMALL},
-        {"clip_obs": 2.0, "epsilon": 0.25},
+Recipe = tuple[Any, str, Any, dict, dict | None]
+
+
+def of(algorithm: Any, environment: Any, settings: dict, normalise: dict | None = None, **policy: Any) -> Recipe:
+    """Algorithm, policy, environment, settings of the algorithm, settings of VecNormalize."""
+    return algorithm, policy.pop("of", "MlpPolicy"), environment, {**settings, "policy_kwargs": policy}, normalise
+
+
+LSTM: dict[str, Any] = {"of": "MlpLstmPolicy", "net_arch": [8], "lstm_hidden_size": 12}
+SHARED_LSTM: dict[str, Any] = {"net_arch": [], "lstm_hidden_size": 8, "shared_lstm": True, "enable_critic_lstm": False}
+ACTING, SDE = spaces.Box(*BOUNDS), {"use_sde": True}
+PICTURE = noise(spaces.Box(0, 255, (5, 6, 3), np.uint8), spaces.Discrete(3))
+SWING = {"n_steps": 1024, "gamma": 0.9, "learning_rate": 1e-3}
+UNLIKE: dict[str, Any] = {**TINY, "activation_fn": torch.nn.SiLU, "share_features_extractor": False}
+POLICIES: dict[str, Recipe] = {
+    "ppo_cartpole": of(PPO, CART, STEADY, **SMALL),
+    "ppo_pendulum_normalised": of(PPO, PENDULUM, SWING, {"clip_obs": 2.0, "epsilon": 0.25}, **SMALL),
+    "ppo_elu": of(PPO, CART, SHORT, **TINY, activation_fn=torch.nn.ELU),
+    "ppo_leaky": of(
+        *(PPO, THREE, SHORT, {"norm_reward": False}), net_arch={"pi": [8], "vf": [4]}, activation_fn=torch.nn.LeakyReLU
     ),
-    "ppo_elu": (PPO, "MlpPolicy", CART, {**SHORT, "policy_kwargs": {**TINY, "activation_fn": torch.nn.ELU}}, None),
-    "ppo_leaky": (
-        *(PPO, "MlpPolicy", THREE),
-        {**SHORT, "policy_kwargs": {"net_arch": {"pi": [8], "vf": [4]}, "activation_fn": torch.nn.LeakyReLU}},
-        {"norm_reward": False},
+    "ppo_silu_unlike_features": of(PPO, CART, SHORT, **UNLIKE),
+    "ppo_no_hidden_layer": of(PPO, THREE, SHORT, net_arch=[]),
+    "ppo_gsde_squashed": of(PPO, THREE, {**SHORT, **SDE}, {}, **TINY, squash_output=True),
+    "ppo_gsde": of(PPO, PENDULUM, {**SHORT, **SDE}, **TINY),
+    "a2c_cartpole": of(A2C, CART, {}, {}, **TINY),
+    "a2c_discrete_observation": of(A2C, noise(spaces.Discrete(5), spaces.Discrete(3)), {}, **TINY),
+    "dqn_cartpole": of(DQN, CART, STEADY_OFF, **SMALL),
+    "sac_pendulum": of(SAC, PENDULUM, OFF, {}, **TINY),
+    "sac_gsde": of(SAC, THREE, {**OFF, **SDE}, **TINY),
+    "td3_three": of(TD3, THREE, OFF, net_arch={"pi": [8, 6], "qf": [4]}),
+    "ddpg_pendulum": of(DDPG, PENDULUM, OFF, **TINY),
+    "ppo_image": of(
+        PPO, noise(IMAGE, spaces.Discrete(3)), SHORT, of="CnnPolicy", features_extractor_kwargs={"features_dim": 8}
     ),
-    "ppo_silu_unlike_features": (
-        *(PPO, "MlpPolicy", CART),
-        {
-            **SHORT,
-            "policy_kwargs": {**TINY, "activation_fn": torch.nn.SiLU, "share_features_extractor": False},
-        },
-        None,
+    "dqn_image_without_layers": of(DQN, PICTURE, OFF, **TINY),
+    "ppo_parts": of(
+        *(PPO, noise(PARTS, spaces.Discrete(4)), SHORT, {"norm_obs_keys": ["angle", "wind"], "clip_obs": 1.5}),
+        **{**TINY, "of": "MultiInputPolicy"},
     ),
-    "ppo_no_hidden_layer": (PPO, "MlpPolicy", THREE, {**SHORT, "policy_kwargs": {"net_arch": []}}, None),
-    "ppo_gsde_squashed": (
-        *(PPO, "MlpPolicy", THREE),
-        {**SHORT, "use_sde": True, "policy_kwargs": {**TINY, "squash_output": True}},
-        {},
+    "sac_parts": of(SAC, noise(PARTS, ACTING), OFF, **TINY, of="MultiInputPolicy"),
+    "recurrent_cartpole": of(RecurrentPPO, CART, SHORT, **LSTM, enable_critic_lstm=False),
+    "recurrent_pendulum_normalised": of(
+        RecurrentPPO, PENDULUM, SHORT, {"clip_obs": 2.0}, **LSTM, n_lstm_layers=2, activation_fn=torch.nn.ELU
     ),
-    "ppo_gsde": (PPO, "MlpPolicy", PENDULUM, {**SHORT, "use_sde": True, "policy_kwargs": TINY}, None),
-    "a2c_cartpole": (A2C, "MlpPolicy", CART, {"policy_kwargs": TINY}, {}),
-    "a2c_discrete_observation": (
-        *(A2C, "MlpPolicy", noise(spaces.Discrete(5), spaces.Discrete(3))),
-        {"policy_kwargs": TINY},
-        None,
-    ),
-    "dqn_cartpole": (DQN, "MlpPolicy", CART, {**STEADY_OFF, "policy_kwargs": SMALL}, None),
-    "sac_pendulum": (SAC, "MlpPolicy", PENDULUM, {**OFF, "policy_kwargs": TINY}, {}),
-    "sac_gsde": (SAC, "MlpPolicy", THREE, {**OFF, "use_sde": True, "policy_kwargs": TINY}, None),
-    "td3_three": (TD3, "MlpPolicy", THREE, {**OFF, "policy_kwargs": {"net_arch": {"pi": [8, 6], "qf": [4]}}}, None),
-    "ddpg_pendulum": (DDPG, "MlpPolicy", PENDULUM, {**OFF, "policy_kwargs": TINY}, None),
-    "ppo_image": (
-        *(PPO, "CnnPolicy", noise(IMAGE, spaces.Discrete(3))),
-        {**SHORT, "policy_kwargs": {"features_extractor_kwargs": {"features_dim": 8}}},
-        None,
-    ),
-    "dqn_image_without_layers": (
-        *(DQN, "MlpPolicy", noise(spaces.Box(0, 255, (5, 6, 3), np.uint8), spaces.Discrete(3))),
-        {**OFF, "policy_kwargs": TINY},
-        None,
-    ),
-    "ppo_parts": (
-        *(PPO, "MultiInputPolicy", noise(PARTS, spaces.Discrete(4))),
-        {**SHORT, "policy_kwargs": TINY},
-        {"norm_obs_keys": ["angle", "wind"], "clip_obs": 1.5},
-    ),
-    "sac_parts": (SAC, "MultiInputPolicy", noise(PARTS, spaces.Box(*BOUNDS)), {**OFF, "policy_kwargs": TINY}, None),
-    "recurrent_cartpole": (
-        *(RecurrentPPO, "MlpLstmPolicy", CART),
-        {**SHORT, "policy_kwargs": {**SMALL_LSTM, "enable_critic_lstm": False}},
-        None,
-    ),
-    "recurrent_pendulum_normalised": (
-        *(RecurrentPPO, "MlpLstmPolicy", PENDULUM),
-        {**SHORT, "policy_kwargs": {**SMALL_LSTM, "n_lstm_layers": 2, "activation_fn": torch.nn.ELU}},
-        {"clip_obs": 2.0},
-    ),
-    "recurrent_parts": (
-        *(RecurrentPPO, "MultiInputLstmPolicy", noise(VECTORS, spaces.Box(*BOUNDS))),
-        {
-            **SHORT,
-            "policy_kwargs": {"net_arch": [], "lstm_hidden_size": 8, "shared_lstm": True, "enable_critic_lstm": False},
-        },
-        None,
-    ),
-    "qrdqn": (
-        *(QRDQN, "MlpPolicy", CART),
-        {**OFF, "policy_kwargs": {**TINY, "n_quantiles": 5, "optimizer_kwargs": {"eps": 1e-4}}},
-        None,
-    ),
-    "tqc": (TQC, "MlpPolicy", THREE, {**OFF, "policy_kwargs": {**TINY, "n_quantiles": 5, "n_critics": 2}}, {}),
-    "trpo": (TRPO, "MlpPolicy", PENDULUM, {"n_steps": 64, "batch_size": 32, "policy_kwargs": TINY}, {"clip_obs": 2.0}),
-    "ars": (ARS, "LinearPolicy", CART, {"n_delta": 2}, None),
-    "ars_squashed": (ARS, "MlpPolicy", THREE, {"n_delta": 2, "policy_kwargs": TINY}, {}),
-    "maskable_ppo": (MaskablePPO, "MlpPolicy", CART, {**SHORT, "policy_kwargs": TINY}, None),
-    "crossq": (
-        *(CrossQ, "MlpPolicy", THREE),
-        {**OFF, "policy_kwargs": {**TINY, "batch_norm_eps": 0.01, "batch_norm_momentum": 0.2}},
-        {},
-    ),
+    "recurrent_parts": of(RecurrentPPO, noise(VECTORS, ACTING), SHORT, of="MultiInputLstmPolicy", **SHARED_LSTM),
+    "qrdqn": of(QRDQN, CART, OFF, **TINY, n_quantiles=5, optimizer_kwargs={"eps": 1e-4}),
+    "tqc": of(TQC, THREE, OFF, {}, **TINY, n_quantiles=5, n_critics=2),
+    "trpo": of(TRPO, PENDULUM, {"n_steps": 64, "batch_size": 32}, {"clip_obs": 2.0}, **TINY),
+    "ars": of(ARS, CART, {"n_delta": 2}, of="LinearPolicy"),
+    "ars_squashed": of(ARS, THREE, {"n_delta": 2}, {}, **TINY),
+    "maskable_ppo": of(MaskablePPO, CART, SHORT, **TINY),
+    "crossq": of(CrossQ, THREE, OFF, {}, **TINY, batch_norm_eps=0.01, batch_norm_momentum=0.2),
 }
 WITH_OPTIMIZERS = {"ppo_cartpole", "sac_pendulum"}
 
@@ -192,9 +157,8 @@ def make(name: str, folder: Path) -> None:
     if normalise is not None:
         venv = VecNormalize(venv, **normalise)
     model = algorithm(policy, venv, seed=3, device="cpu", **deepcopy(settings))
-    returns = ""
     if name in TRAINED:
-        returns = f", returns {train(model, venv, TRAINED[name]):.1f}"
+        train(model, venv, TRAINED[name])
     else:
         model.learn(STEPS, **{"use_masking": False} if isinstance(model, MaskablePPO) else {})
         amplify(model.policy)
@@ -205,7 +169,7 @@ def make(name: str, folder: Path) -> None:
         without_optimizers(folder / "policy.zip")
     if normalise is not None:
         venv.save(folder / "vecnormalize.pkl")
-    observations = raw_observations(venv)
+    observations = samples(venv.observation_space, np.random.default_rng(7))
     seen = observations if normalise is None else venv.normalize_obs(observations)
     if isinstance(model.env, VecTransposeImage):
         seen = model.env.transpose_observations(seen)
@@ -217,13 +181,8 @@ def make(name: str, folder: Path) -> None:
         actions, _ = model.predict(seen, deterministic=True)
         recorded = {"outputs": outputs(model, seen, actions)}
     np.savez_compressed(
-        folder / "golden.npz",
-        observations=flat(observations, venv.observation_space),
-        actions=actions,
-        **recorded,
+        folder / "golden.npz", observations=flat(observations, venv.observation_space), actions=actions, **recorded
     )
-    size = sum(path.stat().st_size for path in folder.iterdir())
-    print(f"{name}: {size} bytes{returns}")
 
 
 def amplify(policy: torch.nn.Module) -> None:
@@ -232,9 +191,7 @@ def amplify(policy: torch.nn.Module) -> None:
         for key, parameter in policy.named_parameters():
             is_crossq = isinstance(policy, CrossQPolicy)
             if key.startswith(("action_net.weight", "action_net.0.weight", "actor.mu")):
-                parameter.mul_(
-                    0.2 if is_crossq else 5.0
-                )  # behind normalised values the actions would be at their bounds
+                parameter.mul_(0.2 if is_crossq else 5.0)  # behind normalised values actions would be at their bounds
             # so that each gate matters, and the state too; and each normalisation's scale and bias
             if key.startswith("lstm_actor.") or (is_crossq and key.startswith("actor.latent_pi.")):
                 parameter.add_(torch.randn_like(parameter) * 0.4)
@@ -242,8 +199,8 @@ def amplify(policy: torch.nn.Module) -> None:
                 parameter.mul_(10.0)
 
 
-def train(model: Any, venv: Any, enough: float) -> float:
-    """Learn until the mean return is enough; the last one."""
+def train(model: Any, venv: Any, enough: float) -> None:
+    """Learn until the mean return is enough."""
     mean = -np.inf
     while mean < enough and model.num_timesteps < MOST_STEPS:
         model.learn(20_000, reset_num_timesteps=False)
@@ -253,12 +210,9 @@ def train(model: Any, venv: Any, enough: float) -> float:
         if normalised:
             venv.training, venv.norm_reward = True, True
         model._last_obs = None  # the evaluation has left the environments elsewhere
-    return mean
 
 
 def without_optimizers(path: Path) -> None:
-    import zipfile
-
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist() if "optimizer" not in name}
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -266,16 +220,10 @@ def without_optimizers(path: Path) -> None:
             archive.writestr(name, data)
 
 
-def raw_observations(venv: Any) -> Any:
+def samples(space: spaces.Space, random: np.random.Generator) -> Any:
     """32 observations; of numbers without bounds some lie 5 to 40 standard deviations out."""
-    space = venv.observation_space
-    random = np.random.default_rng(7)
     if isinstance(space, spaces.Dict):
         return {key: samples(part, random) for key, part in space.spaces.items()}
-    return samples(space, random)
-
-
-def samples(space: spaces.Space, random: np.random.Generator) -> np.ndarray:
     space.seed(5)
     if isinstance(space, spaces.Box) and space.dtype == np.float32:
         values = random.normal(0.0, 1.0, (ROWS, *space.shape))
@@ -309,11 +257,10 @@ def outputs(model: Any, seen: Any, actions: np.ndarray) -> np.ndarray:
             features = model.policy.extract_features(tensor, model.policy.features_extractor)
             return model.policy.action_net(features).numpy()
         # the distribution keeps logits minus their logarithmic sum, so the layer is asked itself
-        features = (
-            model.policy.extract_features(tensor, model.policy.pi_features_extractor)
-            if (model.policy.share_features_extractor)
-            else model.policy.extract_features(tensor)[0]
-        )
+        is_shared = model.policy.share_features_extractor
+        extractor = (model.policy.pi_features_extractor,) if is_shared else ()
+        features = model.policy.extract_features(tensor, *extractor)
+        features = features if is_shared else features[0]
         return model.policy.action_net(model.policy.mlp_extractor.forward_actor(features)).numpy()
 
 

@@ -43,19 +43,21 @@ class Graph:
         self.constants.append(numpy_helper.from_array(array, name))
         return name
 
+    def w(self, *shape: int) -> str:
+        """Random weights."""
+        return self.c(numbers(*shape))
+
     def n(self, operator: str, *operands: str, outputs: Sequence[str] | None = None, **attributes: Any) -> str:
         names = list(outputs or [f"{operator.lower()}_{len(self.nodes)}"])
         self.nodes.append(helper.make_node(operator, list(operands), names, name=f"node_{names[0]}", **attributes))
         return names[0]
 
     def dense(self, x: str, inputs: int, outputs: int, **attributes: Any) -> str:
-        return self.n("Gemm", x, self.c(numbers(inputs, outputs)), self.c(numbers(outputs)), **attributes)
+        return self.n("Gemm", x, self.w(inputs, outputs), self.w(outputs), **attributes)
 
     def model(self, *outputs: str, **metadata: str) -> onnx.ModelProto:
-        infos = [onnx.ValueInfoProto(name=name) for name in outputs]
-        shaped = onnx.ModelProto()
         graph = helper.make_graph(self.nodes, "graph", self.inputs, [], self.constants)
-        graph.output.extend(infos)
+        graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
         version = 8 if self.opset < 19 else 10
         shaped = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=version)
         del shaped.graph.output[:]

@@ -18,6 +18,7 @@ from quarl.convert.importers.__main__ import main
 from quarl.convert.importers.chain import ForeignError
 from quarl.convert.importers.run_export_torch import SCRIPT
 from quarl.policy.bundle import Bundle
+from tests.convert.conftest import Capture, Patch
 
 ROOT = Path(__file__).resolve().parents[3]
 PYTORCH = ROOT / ".venv-peers" / "bin" / "python"
@@ -30,117 +31,81 @@ import torch
 from torch import nn
 
 torch.manual_seed(3)
-
-
 class Actor(nn.Module):
     def __init__(self, units=16):
         super().__init__()
         self.register_buffer("mean", torch.randn(1, 6))
         self.body = nn.Sequential(nn.Linear(6, units), nn.ELU(), nn.Linear(units, 8), nn.ELU(), nn.Linear(8, 3))
-
     def forward(self, x):
         return torch.tanh(self.body((x - self.mean) / 2.0))
-
-
 class Two(Actor):
     def forward(self, x):
         return self.body(x), self.body(x).sum(dim=1)
-
-
 class Gelu(Actor):
     # No chain of layers: it comes in opaque.
     def forward(self, x):
         return torch.nn.functional.gelu(self.body(x))
-
-
 class Diverged(Actor):
     def forward(self, x):
         return torch.sqrt(-torch.exp(self.body(x)))
-
-
 class Remembering(nn.Module):
     def __init__(self):
         super().__init__()
         self.register_buffer("hidden", torch.zeros(1, 6))
         self.head = nn.Linear(6, 3)
-
     def forward(self, x):
         self.hidden[:] = 0.5 * self.hidden + 0.5 * x[:1]
         return self.head(self.hidden)
-
-
 class Drawing(Actor):
     def forward(self, x):
         y = self.body(x)
         return y + torch.randn_like(y)
-
-
 class Cut(Actor):
     def forward(self, x):
         return self.body(x[:, :5].repeat(1, 2)[:, :6])
-
-
 class Image(nn.Module):
     def __init__(self):
         super().__init__()
         self.body = nn.Sequential(nn.Conv2d(2, 4, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 9, 3))
-
     def forward(self, x):
         return self.body(x / 255.0)
-
-
 class Centre(nn.Module):
     def forward(self, x):
         return (x - 0.5) / 2.0
-
-
-class Gru(nn.Module):
-    # As rsl_rl exports a recurrent actor.
-
+class Gru(nn.Module):  # As rsl_rl exports a recurrent actor.
     def __init__(self, kind=nn.GRU):
         super().__init__()
         self.obs_normalizer, self.deterministic_output = Centre(), nn.Identity()
         self.rnn, self.mlp = kind(6, 5, 2), nn.Sequential(nn.Linear(5, 8), nn.ELU(), nn.Linear(8, 3))
         self.register_buffer("hidden_state", torch.zeros(2, 1, 5))
-
     def forward(self, x):
         x, h = self.rnn(self.obs_normalizer(x).unsqueeze(0), self.hidden_state)
         self.hidden_state[:] = h
         return self.deterministic_output(self.mlp(x.squeeze(0)))
-
     @torch.jit.export
     def reset(self):
         self.hidden_state[:] = 0.0
-
-
-class Lstm(nn.Module):
-    # As legged_gym and Isaac Lab do.
-
+class Lstm(nn.Module):  # As legged_gym and Isaac Lab do.
     def __init__(self):
         super().__init__()
         self.actor, self.memory = nn.Sequential(nn.Linear(5, 8), nn.ELU(), nn.Linear(8, 3)), nn.LSTM(6, 5)
         self.normalizer, self.critic = Centre(), nn.Linear(5, 1)
         self.register_buffer("hidden_state", torch.ones(1, 1, 5))
         self.register_buffer("cell_state", torch.zeros(1, 1, 5))
-
     def forward(self, x):
         y, (h, c) = self.memory(self.normalizer(x).unsqueeze(0), (self.hidden_state, self.cell_state))
         self.hidden_state[:] = h
         self.cell_state[:] = c
         return self.actor(y.squeeze(0))
-
     @torch.jit.export
     def reset_memory(self):
         self.hidden_state[:] = 0.0
         self.cell_state[:] = 0.0
-
-
 class Half(Gru):
     def forward(self, x):
         x, h = self.rnn(self.obs_normalizer(x).unsqueeze(0), self.hidden_state)
         self.hidden_state[:] = 0.5 * h
         return self.deterministic_output(self.mlp(x.squeeze(0)))
-
 
 def layers(*named):
     sizes = (6, 16, 8, 3)[-1 - len(named):]
@@ -149,7 +114,6 @@ def layers(*named):
         one = nn.Linear(6 if at == 0 else sizes[at], sizes[at + 1])
         found |= {f"{name}.weight": one.weight.detach(), f"{name}.bias": one.bias.detach()}
     return found
-
 
 mean, var = torch.randn(6), torch.rand(6) + 0.5
 three = torch.ones(3)
@@ -309,7 +273,7 @@ def exported(folder: Path, file: str, words: Sequence[str]) -> tuple[int, str, s
 @with_pytorch
 @pytest.mark.parametrize(("file", "words", "hidden"), BUNDLES)
 def test_a_policy_becomes_a_bundle(
-    file: str, words: list[str], hidden: tuple[int, ...], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    file: str, words: list[str], hidden: tuple[int, ...], folder: Path, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     """Import compares the ONNX file, the pairs and the bundle."""
     status, printed, error = exported(folder, file, words)
@@ -371,9 +335,8 @@ def test_import_refuses_torchscript(ending: str, tmp_path: Path) -> None:
             registry.read(path, spec=spec)
 
 
-def test_the_verb_prints_the_script_or_runs_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["export-torch", "--print"]) == 0
-    assert capsys.readouterr().out == SCRIPT.read_text()
+def test_the_verb_prints_the_script_or_runs_it(tmp_path: Path, capsys: Capture) -> None:
+    assert cli.main(["export-torch", "--print"]) == 0 and capsys.readouterr().out == SCRIPT.read_text()
     assert cli.main(["export-torch", "x.pt", "--python", str(tmp_path / "python")]) == 1
     assert cli.main(["export-torch", "x.pt", "--activation", "relu"]) == 1, "this Python has no PyTorch"
     assert "--print" in capsys.readouterr().err

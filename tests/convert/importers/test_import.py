@@ -1,17 +1,20 @@
-"""Foreign files to bundles and artifacts: every policy of files/, compared with what the original computed."""
+"""Foreign files to bundles and artifacts: every policy of files/, compared with what the original computed; of
+recurrent ones the states are fields, and what is proved is proved over sequences."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from quarl.convert import pipeline
-from quarl.convert.executor import RuntimeProcess
-from quarl.convert.importers import chain, registry, sources
+from quarl.convert.importers import chain, importing, registry, sources
 from quarl.convert.importers.__main__ import main
 from quarl.convert.importers.chain import (
     Activate,
@@ -22,34 +25,218 @@ from quarl.convert.importers.chain import (
     ForeignError,
     ForeignPolicy,
     Input,
+    LayerNorm,
+    Recurrent,
+    state_inputs,
 )
-from quarl.convert.importers.fold import fold
+from quarl.convert.importers.fold import Folded, fold
 from quarl.convert.importers.proof import prove
+from quarl.convert.importers.returns import advise_bits
 from quarl.policy.bundle import Bundle, write_bundle
 from quarl.policy.errors import QuantizationError, SpecError
 from quarl.policy.history import History
 from quarl.policy.reference import forward_float
+from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import (
     Activation,
     ArtifactFormat,
+    Cell,
     ContinuousHead,
     EnvironmentSpec,
     PolicySpec,
     Precision,
-    RuntimeName,
+    Recurrence,
+    Remembered,
     Squash,
 )
 from quarl.train import evaluate
 from quarl.train.suites.make import make_task
+from tests.convert.conftest import Capture, Patch, Runtimes
+from tests.convert.importers.onnx_graphs import Graph
+from tests.convert.importers.test_sb3 import changed, keywords
 from tests.refusals import refused
 
 FILES = Path(__file__).parent / "files"
+CART = FILES / "sb3/recurrent_cartpole"
+OBSERVED, UNITS = 4, 6
+ONE = np.ones(1)
+TANH = Activate(Activation.TANH)
+
+
+def cell(kind: Cell, inputs: int, units: int = UNITS, seed: int = 3) -> Recurrent:
+    random, gates = np.random.default_rng(seed), Recurrence(kind, units).gate_size
+    shapes = (inputs, gates), (gates,), (units, gates), (gates,)
+    return Recurrent(kind, *(random.normal(0.0, 0.6, shape).astype(np.float32) for shape in shapes))
+
+
+def dense(inputs: int, outputs: int, seed: int = 4) -> Dense:
+    random = np.random.default_rng(seed)
+    kernel, bias = random.normal(0.0, 0.7, (inputs, outputs)), random.normal(0.0, 0.3, outputs)
+    return Dense(kernel.astype(np.float32), bias.astype(np.float32))
+
+
+def policy_of(*steps: chain.Step) -> ForeignPolicy:
+    return ForeignPolicy("by hand", state_inputs(steps, (Input("sensed", (OBSERVED,)),)), steps, Continuous())
+
+
+def rows_of(policy: ForeignPolicy, count: int = 48) -> np.ndarray:
+    size = sum(int(np.prod(part.shape)) for part in policy.inputs)
+    return np.random.default_rng(5).normal(0.2, 0.8, (count, size)).astype(np.float32)
+
+
+def spec_of(folded: Folded) -> PolicySpec:
+    parts = {name: getattr(folded, name) for name in ("observation", "normaliser", "network", "head")}
+    return PolicySpec(name="folded", control_period_s=0.02, environment=EnvironmentSpec("foreign"), **parts)
+
+
+SCALE = Affine(np.array([2.0, -0.5, 1.0, 3.0]), np.array([0.1, 0.2, -0.3, 0.0]))
+BETWEEN = Affine(np.linspace(0.5, 2.0, UNITS), np.linspace(-1.0, 1.0, UNITS))
+CHAINS: dict[str, tuple[chain.Step, ...]] = {
+    "a GRU behind a normaliser": (SCALE, Clip(-ONE, ONE), cell(Cell.GRU, OBSERVED), dense(UNITS, 3)),
+    "an LSTM without one": (cell(Cell.LSTM, OBSERVED), dense(UNITS, 3)),
+    "two of them, a map between": (
+        *(cell(Cell.LSTM, OBSERVED), BETWEEN, cell(Cell.GRU, UNITS, 5), dense(5, 8), TANH, dense(8, 3)),
+        Affine(2 * np.ones(3), np.ones(3)),
+    ),
+    "behind dense layers": (dense(OBSERVED, 8), TANH, cell(Cell.GRU, 8), BETWEEN, dense(UNITS, 3), TANH),
+    "behind one without an activation": (dense(OBSERVED, 2), cell(Cell.GRU, 2), dense(UNITS, 3)),
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_whatever_is_folded_computes_outputs_and_next_states(name: str) -> None:
+    policy = policy_of(*CHAINS[name])
+    rows = rows_of(policy)
+    folded = fold(policy, rows)
+    spec = spec_of(folded)
+    assert [field.memory is not None and field.memory.of is Remembered.STATE for field in spec.observation[1:]]
+    np.testing.assert_allclose(forward_float(spec, folded.weights, rows), chain.run(policy, rows), atol=2e-6)
+    proof = prove(policy, spec, folded.weights, rows)
+    assert proof.flown is not None and proof.near < 1e-5
+
+
+def exchanged(step: chain.Step, order: tuple[int, ...]) -> chain.Step:
+    """A recurrent layer with its gates in another order."""
+    if not isinstance(step, Recurrent):
+        return step
+    places = np.arange(step.kernel.shape[1]).reshape(len(order), -1)[list(order)].reshape(-1)
+    kernels = [kernel[..., places] for kernel in (step.kernel, step.bias, step.state_kernel, step.state_bias)]
+    return Recurrent(step.cell, *kernels)
+
+
+@pytest.mark.parametrize(
+    ("kind", "order"), [(Cell.GRU, (1, 0, 2)), (Cell.LSTM, (0, 3, 1, 2)), (Cell.LSTM, (1, 0, 2, 3))]
+)
+def test_gates_in_another_order_are_refused(kind: Cell, order: tuple[int, ...]) -> None:
+    policy = policy_of(cell(kind, OBSERVED), dense(UNITS, 3))
+    misread = policy_of(*(exchanged(step, order) for step in policy.steps))
+    rows = rows_of(policy)
+    folded = fold(misread, rows)
+    with refused(ForeignError, "not_reproduced"):
+        prove(policy, spec_of(folded), folded.weights, rows)
+
+
+def test_a_state_that_is_not_fed_back_is_refused() -> None:
+    policy = policy_of(cell(Cell.GRU, OBSERVED), dense(UNITS, 3))
+    rows = rows_of(policy)
+    folded = fold(policy, rows)
+
+    def forgetful(observations: np.ndarray) -> np.ndarray:
+        """It agrees in each period that begins with the state it was given, and hands the wrong one on."""
+        made = chain.run(policy, observations)
+        if len(observations) == 1:
+            made[:, 3:] = 0.0
+        return made.astype(np.float32)
+
+    with refused(ForeignError, "state_not_reproduced"):
+        prove(replace(policy, original=forgetful), spec_of(folded), folded.weights, rows)
+
+
+@pytest.mark.parametrize(
+    ("between", "message"),
+    [
+        (TANH, "the activation tanh"),
+        (Clip(-ONE, ONE), "a clip between layers"),
+        (LayerNorm(np.ones(UNITS, np.float32), np.zeros(UNITS, np.float32), 1e-5), "normalisation must stand"),
+    ],
+)
+def test_what_cannot_follow_a_recurrent_layer_is_refused_by_name(between: chain.Step, message: str) -> None:
+    policy = policy_of(cell(Cell.LSTM, OBSERVED), between, dense(UNITS, 3))
+    with pytest.raises(ForeignError, match=message):
+        fold(policy, rows_of(policy))
+
+
+def recorded(folder: Path, **changes: np.ndarray) -> Path:
+    with np.load(CART / "golden.npz") as golden:
+        arrays = {name: golden[name] for name in ("observations", "outputs", "episode_starts")}
+    np.savez(folder / "pairs.npz", **{**arrays, **changes})
+    return folder / "pairs.npz"
+
+
+def fed_back(file: Path, pairs: Path, folder: Path) -> int:
+    words = [str(file), "--observations", str(pairs), "--golden", str(pairs), "--period", "0.02", "--name", "imported"]
+    return main([*words, "--output-path", str(folder / "imported")])
+
+
+def test_pairs_of_episodes_with_another_beginning_are_refused(tmp_path: Path, capsys: Capture) -> None:
+    for starts, code in ((np.arange(32) % 11 == 0, 0), (np.zeros(32, bool), 1), (np.ones(32, bool), 1)):
+        folder = tmp_path / str(starts.sum())
+        folder.mkdir()
+        assert fed_back(CART / "policy.zip", recorded(folder, episode_starts=starts), folder) == code
+    assert "(on the given pairs)" in capsys.readouterr().err
+    assert fed_back(CART / "policy.zip", recorded(tmp_path, episode_starts=np.zeros(3)), tmp_path) == 1
+    assert "'episode_starts'" in capsys.readouterr().err
+
+
+def test_whole_observations_may_be_recorded_too(tmp_path: Path) -> None:
+    policy = registry.read(CART / "policy.zip")
+    rows = np.random.default_rng(1).normal(0.0, 0.5, (64, 4 + 24)).astype(np.float32)
+    pairs = tmp_path / "pairs.npz"
+    np.savez(pairs, observations=rows, outputs=chain.run(policy, rows)[:, :2])
+    assert fed_back(CART / "policy.zip", pairs, tmp_path) == 0
+
+
+def test_it_flies_a_task_with_its_memory(tmp_path: Path, capsys: Capture) -> None:
+    words = [str(CART / "policy.zip"), "--task", "cartpole", "--name", "balance", "--episodes", "3", "--json"]
+    assert main([*words, "--output-path", str(tmp_path / "balance")]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["returns"]["fp32"]["minus_original"] == 0.0 and answer["proof"]["flown"] is not None
+    bundle = Bundle.load(tmp_path / "balance")
+    assert [field.name for field in bundle.spec.observation][-2:] == ["pole_angular_velocity", "state_0"]
+    assert bundle.spec.network.recurrences == (Recurrence(Cell.LSTM, 12),)
+    states = bundle.golden().observations[:, 4:]
+    assert np.abs(states).max() > 0.1  # recorded while it flew, each with its own
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"lstm_hidden_size": 8, "net_arch": [8]}, "inputs and 12"),
+        ({"lstm_hidden_size": 2000}, "LSTM layers of"),
+        ({"lstm_hidden_size": 12, "n_lstm_layers": 2, "net_arch": [8]}, "no tensor lstm_actor.weight_ih_l1"),
+        ({"lstm_hidden_size": 12, "net_arch": [8], "lstm_kwargs": {"proj_size": 3}}, "proj_size"),
+        ({"lstm_hidden_size": 12, "net_arch": [8], "gru": 3}, "gru"),
+    ],
+)
+def test_an_lstm_that_is_not_what_the_zip_says_is_refused(
+    given: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ForeignError, match=message) as caught:
+        registry.read(changed(tmp_path, "recurrent_cartpole", {"policy_kwargs": given}))
+    assert caught.value.next_step
+
+
+def test_an_lstm_of_an_image_is_refused(tmp_path: Path) -> None:
+    extractor = keywords("features_extractor_class", b"cstable_baselines3.common.torch_layers\nNatureCNN\n")
+    with pytest.raises(ForeignError, match="space must be"):
+        registry.read(changed(tmp_path, "recurrent_cartpole", {"policy_kwargs": extractor}))
+
+
 SB3 = sorted(path.parent for path in FILES.glob("sb3/*/policy.zip"))
 REFUSED = {"swish_split_dynamo", "swish_split_script"}
 ONNX = sorted(path for path in FILES.glob("onnx/*.onnx") if path.stem not in REFUSED)
 WEIGHTS = sorted(FILES.glob("weights/*/policy.*"))
 ACTIONS = {"swish_plain": "as-is", "images": "discrete", "sb3_discrete": "discrete"}
-Runtimes = dict[RuntimeName, RuntimeProcess]
 
 
 def converted(bundle: Bundle, runtimes: Runtimes) -> None:
@@ -124,24 +311,17 @@ def test_a_policy_in_onnx_acts_as_the_original(path: Path, tmp_path: Path, runti
     converted(bundle, runtimes)
 
 
-def test_what_no_bundle_says_of_a_chain_makes_it_opaque(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_what_no_bundle_says_of_a_chain_makes_it_opaque(name: str, tmp_path: Path) -> None:
     """A layer normalisation behind an activation is a chain, and no layer of a bundle."""
-    path = FILES / "onnx" / "swish_split_script.onnx"
+    path = FILES / "onnx" / f"{name}.onnx"
     assert not registry.read(path).is_opaque
     assert main([str(path), "--actions", "as-is", "--output-path", str(tmp_path / "imported")]) == 0
     opaque = Bundle.load(tmp_path / "imported").spec.network.opaque
     assert opaque is not None and "normalisation" in opaque.reason
 
 
-def test_what_robot_exporters_attach_names_the_actions_and_is_kept() -> None:
-    policy = registry.read(FILES / "onnx" / "rsl_rl_metadata_script.onnx")
-    assert policy.actions == Continuous(("left_hip", "left_knee", "right_hip", "right_knee"))
-    assert policy.provenance is not None
-    assert policy.provenance["metadata"]["action_scale"] == "0.250,0.500,0.250,0.500"
-    assert any("default_joint_pos and action_scale" in sentence for sentence in policy.assumed)
-
-
-def test_a_task_gives_observations_names_and_returns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_task_gives_observations_names_and_returns(tmp_path: Path, capsys: Capture) -> None:
     folder = FILES / "sb3" / "ppo_cartpole"
     words = [str(folder / "policy.zip"), "--task", "cartpole", "--name", "balance", "--episodes", "3", "--json"]
     assert main([*words, "--output-path", str(tmp_path / "balance")]) == 0
@@ -167,6 +347,7 @@ def test_an_imported_policy_of_a_task_is_evaluated_there(tmp_path: Path) -> None
     ("words", "message"),
     [
         (["golden.npz"], "--spec"),
+        (["../../weights/cleanrl_dqn/spec.json"], "--spec"),
         (["absent.zip", "--task", "cartpole"], "there is no file"),
         (["policy.zip", "--task", "pendulum"], "elements like the"),
         (["policy.zip", "--task", "cartpole", "--actions", "clip", "--bounds=-1:1"], "actions are discrete"),
@@ -177,13 +358,12 @@ def test_an_imported_policy_of_a_task_is_evaluated_there(tmp_path: Path) -> None
     ],
 )
 def test_what_is_missing_or_wrong_is_said_and_nothing_is_written(
-    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], message: str, tmp_path: Path, capsys: Capture
 ) -> None:
     folder = FILES / "sb3" / "ppo_cartpole"
-    given = [str(folder / word) if word.endswith((".zip", ".npz")) else word for word in words]
+    given = [str(folder / word) if word.endswith((".zip", ".npz", ".json")) else word for word in words]
     assert main([*given, "--output-path", str(tmp_path / "imported"), "--episodes", "0"]) == 1
-    assert message in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
+    assert message in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("words", [["--fields", "a:0"], ["--bounds", "2:1"], ["--actions", "other"], []])
@@ -210,7 +390,6 @@ def affine(*numbers: float, offset: float = 0.3) -> Affine:
 
 TANH, ELU = Activate(Activation.TANH), Activate(Activation.ELU)
 LOW, HIGH = np.array([-1.0, -0.5, 0.0]), np.array([1.0, 2.0, 3.0])
-ONE = np.ones(1)
 ROWS = np.random.default_rng(2).normal(0.5, 2.0, (64, 4)).astype(np.float32)
 CASES: dict[str, tuple[tuple[list[chain.Step], ...], Squash]] = {
     "signs and clips": (
@@ -242,11 +421,6 @@ def test_whatever_is_folded_computes_what_the_steps_do(case: str) -> None:
         made, wanted = forward_float(spec, folded.weights, rows), chain.run(policy, rows)
         np.testing.assert_allclose(made, wanted, rtol=1e-4, atol=1e-4)
     assert prove(policy, spec, folded.weights, ROWS).near < 1e-4
-
-
-def spec_of(folded: object) -> PolicySpec:
-    parts = {name: getattr(folded, name) for name in ("observation", "normaliser", "network", "head")}
-    return PolicySpec(name="folded", control_period_s=0.02, environment=EnvironmentSpec("foreign"), **parts)
 
 
 @pytest.mark.parametrize(
@@ -331,13 +505,12 @@ def test_fields_cannot_exchange_the_inputs_of_a_file(fields: tuple[Input, ...], 
     ],
 )
 def test_recordings_that_are_none_are_refused(
-    arrays: dict[str, np.ndarray], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arrays: dict[str, np.ndarray], message: str, tmp_path: Path, capsys: Capture
 ) -> None:
     np.savez(tmp_path / "rows.npz", **arrays)
     words = [str(FILES / "sb3" / "ppo_cartpole" / "policy.zip"), "--observations", str(tmp_path / "rows.npz")]
     assert main([*words, "--period", "0.02", "--output-path", str(tmp_path / "imported")]) == 1
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "imported").exists()
+    assert message in capsys.readouterr().err and not (tmp_path / "imported").exists()
 
 
 def test_a_policy_that_was_misread_is_not_written(tmp_path: Path) -> None:
@@ -354,7 +527,7 @@ def test_a_policy_that_was_misread_is_not_written(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_the_file_alone_suffices_for_floats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_file_alone_suffices_for_floats(tmp_path: Path, capsys: Capture) -> None:
     graph, folder = FILES / "onnx" / "rsl_rl_script.onnx", tmp_path / "mine"
     assert main([str(graph), "--output-path", str(folder), "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["assumed"]) == 1  # the period: the file names its actions
@@ -366,18 +539,71 @@ def test_the_file_alone_suffices_for_floats(tmp_path: Path, capsys: pytest.Captu
         pipeline.convert_all([bundle], [Precision.INT8], [ArtifactFormat.ONNX])
 
 
-def test_a_json_file_is_answered_with_the_way_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "steps.json").write_text("{}")
-    assert main([str(tmp_path / "steps.json")]) == 1
-    assert "--spec" in capsys.readouterr().err
-
-
 def test_an_import_is_made_again_where_it_is_asked_for(tmp_path: Path) -> None:
     folder = FILES / "sb3" / "ppo_cartpole"
     words = [str(folder / "policy.zip"), "--observations", str(folder / "golden.npz"), "--period", "0.02"]
     words += ["--output-path", str(tmp_path / "mine"), "--name", "mine"]
-    assert main(words) == 0 and main(words) == 1
-    assert main([*words, "--period", "0.04", "--replace"]) == 0
+    assert main(words) == 0 and main(words) == 1 and main([*words, "--period", "0.04", "--replace"]) == 0
     assert Bundle.load(tmp_path / "mine").spec.control_period_s == 0.04
     (tmp_path / "mine" / "manifest.json").unlink()
     assert main([*words, "--replace"]) == 1
+
+
+HALF, SIZES = onnx.TensorProto.FLOAT16, (6, 32, 3)
+
+
+@pytest.fixture
+def half(tmp_path: Path) -> Path:
+    """policy.onnx, a perceptron in float16, and rows.npz of 600 observations."""
+    generator, graph, x = np.random.default_rng(0), Graph(17), "observation"
+    graph.inputs = [onnx.helper.make_tensor_value_info(x, HALF, ["n", 6])]
+    for given, made in pairwise(SIZES):
+        kernel = (generator.normal(size=(given, made)) / np.sqrt(given)).astype(np.float16)
+        x = graph.n("Tanh", graph.n("Gemm", x, graph.c(kernel), graph.c(np.zeros(made, np.float16))))
+    onnx.save(graph.model(x), tmp_path / "policy.onnx")
+    np.savez(tmp_path / "rows.npz", observations=generator.normal(size=(600, 6)).astype(np.float32))
+    return tmp_path
+
+
+def half_imported(half: Path, *more: str) -> int:
+    words = ["--observations", str(half / "rows.npz"), "--actions", "as-is", "--period", "0.02", "--name", "half"]
+    return main([str(half / "policy.onnx"), *words, "--output-path", str(half / "made"), *more])
+
+
+def test_a_float16_file_is_imported(half: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert half_imported(half) == 0
+    assert (half / "made" / "manifest.json").exists() and "by its own runtime" in capsys.readouterr().out
+
+
+def test_outputs_beyond_float16s_roundings_are_refused(half: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = np.load(half / "rows.npz")["observations"][:50]
+    np.savez(half / "pairs.npz", observations=rows, outputs=np.full((50, 3), 0.3, np.float32))
+    assert half_imported(half, "--golden", str(half / "pairs.npz")) == 1
+    assert "(on the given pairs)" in capsys.readouterr().err and not (half / "made").exists()
+
+
+def row(low: float, high: float) -> dict[str, Any]:
+    return {"minus_original": (low + high) / 2, "minus_original_interval": (low, high)}
+
+
+def test_the_fewest_bits_that_keep_the_return_are_advised() -> None:
+    assert advise_bits({}) == 8 and advise_bits({"int8": row(-3.0, 1.0)}) == 8
+    assert advise_bits({"int8": row(-9.0, -1.0), "fp16": row(-1.0, 1.0)}) == 16
+    assert advise_bits({"int8": row(-9.0, -1.0), "fp16": row(-8.0, -2.0)}) == 32
+    assert advise_bits({"int8": {"minus_original": -5.0, "minus_original_interval": None}}) == 8, "nothing is known"
+
+
+def test_an_import_with_poor_int8_recommends_another_precision(
+    tmp_path: Path, monkeypatch: Patch, capsys: Capture
+) -> None:
+    def other(spec: Any, weights: Any, rows: Any) -> Any:  # integers that decide the contrary
+        return quantize_network(spec, {**weights, "head/kernel": -weights["head/kernel"]}, rows)
+
+    words = [str(FILES / "sb3/ppo_cartpole/policy.zip"), "--task", "CartPole-v1", "--name", "pole", "--episodes", "10"]
+    monkeypatch.setattr(importing, "quantize_network", other)
+    assert main([*words, "--output-path", str(tmp_path / "pole")]) == 0
+    said = capsys.readouterr().out
+    assert "16 bits keep it" in said and "quarl convert --bits 16 --policy" in said and "fp16     return" in said
+    monkeypatch.undo()
+    assert main([*words, "--output-path", str(tmp_path / "whole")]) == 0
+    assert "--bits 8 --policy" in capsys.readouterr().out

@@ -82,14 +82,10 @@ def test_opaque_graphs_compute_what_onnxruntime_does(tmp_path: Path) -> None:
             ours = onnxruntime.InferenceSession(folded.weights["program"].tobytes())
             made = ours.run(None, {"observation": row})[0]
             session = onnxruntime.InferenceSession(path)
-            seen = {session.get_inputs()[0].name: row.astype(model_type(model))}
+            kind = helper.tensor_dtype_to_np_dtype(model.graph.input[0].type.tensor_type.elem_type)
+            seen = {session.get_inputs()[0].name: row.astype(kind)}
             wanted = np.asarray(session.run([next(iter(outputs))], seen)[0], np.float32).reshape(1, -1)
             if isinstance(policy.actions, Discrete) and wanted.size == 1:
                 made = made.argmax(axis=1, keepdims=True)
             np.testing.assert_allclose(made, wanted, 1e-3, 1e-5, err_msg=case.name)
     assert opaque > 5
-
-
-def model_type(model: onnx.ModelProto) -> np.dtype[np.generic]:
-    found: np.dtype[np.generic] = helper.tensor_dtype_to_np_dtype(model.graph.input[0].type.tensor_type.elem_type)
-    return found

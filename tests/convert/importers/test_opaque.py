@@ -7,15 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
 from quarl.convert import pipeline
 from quarl.convert.__main__ import main as convert
+from quarl.convert.importers import registry
 from quarl.convert.importers.__main__ import main
-from quarl.convert.importers.chain import Discrete, ForeignError, Opaque, run
+from quarl.convert.importers.chain import Continuous, Discrete, ForeignError, Opaque, run
 from quarl.convert.importers.onnx.reader import read_onnx
 from quarl.convert.rebuild import check_artifact
 from quarl.policy.bundle import Bundle
@@ -24,9 +24,11 @@ from quarl.policy.history import History
 from quarl.policy.opaque import execute
 from quarl.policy.pilot import deciding
 from quarl.policy.reference import forward_float
-from quarl.policy.spec import ArtifactFormat, PolicySpec, Precision, SpecError, Squash
+from quarl.policy.spec import ArtifactFormat, Memory, PolicySpec, Precision, Remembered, SpecError, Squash
 from quarl.train import deciding as train_deciding
 from tests.convert.importers.onnx_graphs import Graph, numbers
+from tests.convert.importers.test_onnx_refusals import part
+from tests.refusals import refused
 
 ROWS = np.random.default_rng(4).normal(0.2, 1.5, (300, 5)).astype(np.float32)
 
@@ -94,8 +96,7 @@ def test_what_no_chain_expresses_is_executed_as_it_is(tmp_path: Path, capsys: py
 @pytest.mark.parametrize("options", [["--bits", "4"], ["--bits", "mixed"], ["--format", "native"], ["--ranges", "mse"]])
 def test_what_an_opaque_program_lacks_is_refused(options: list[str], tmp_path: Path) -> None:
     bundle = imported(branches(tmp_path))
-    assert convert(["--policy", str(bundle.path), *options]) == 1
-    assert not bundle.manifest.artifacts
+    assert convert(["--policy", str(bundle.path), *options]) == 1 and not bundle.manifest.artifacts
 
 
 def test_actions_are_clipped_and_scaled_behind_the_graph(tmp_path: Path) -> None:
@@ -194,7 +195,7 @@ def test_rows_that_are_no_batch_are_all_observed(kind: str, tmp_path: Path) -> N
 
 def test_an_open_size_that_is_no_batch_is_refused(tmp_path: Path) -> None:
     g = Graph(17, obs=["batch", "n"])
-    path = saved(tmp_path, g, g.n("Erf", g.n("Mul", "obs", g.c(numbers(1, 6)))))
+    path = saved(tmp_path, g, g.n("Erf", g.n("Mul", "obs", g.w(1, 6))))
     with pytest.raises(ForeignError, match="axis 1"):
         read_onnx(path)
 
@@ -288,17 +289,10 @@ def test_masks_allow_every_action_and_several_choices_are_refused(tmp_path: Path
 
 
 def test_half_precision_is_computed_in_float32(tmp_path: Path) -> None:
-    model = onnx.load(branches(tmp_path))
-    graph = helper.make_graph(
-        [helper.make_node("Cast", ["obs"], ["half"], to=TensorProto.FLOAT16),
-         helper.make_node("MatMul", ["half", "w"], ["y"]), helper.make_node("Erf", ["y"], ["z"]),
-         helper.make_node("Cast", ["z"], ["actions"], to=TensorProto.FLOAT)], "half",
-        [helper.make_tensor_value_info("obs", TensorProto.FLOAT, [1, 5])],
-        [helper.make_tensor_value_info("actions", TensorProto.FLOAT, [1, 3])],
-        [onnx.numpy_helper.from_array(numbers(5, 3).astype(np.float16), "w")],
-    )  # fmt: skip
-    path = tmp_path / "policy.onnx"
-    path.write_bytes(helper.make_model(graph, opset_imports=model.opset_import, ir_version=8).SerializeToString())
+    g = Graph(18, obs=[1, 5])
+    kernel = g.c(numbers(5, 3).astype(np.float16))
+    y = g.n("Erf", g.n("MatMul", g.n("Cast", "obs", to=TensorProto.FLOAT16), kernel))
+    path = saved(tmp_path, g, g.n("Cast", y, to=TensorProto.FLOAT, outputs=["actions"]))
     bundle = imported(path, "--actions", "as-is")
     apart = forward_float(bundle.spec, bundle.weights(), ROWS) - of_onnxruntime(path, obs=ROWS)
     assert np.abs(apart).max() < 5e-3
@@ -320,10 +314,7 @@ def test_specs_that_no_program_has(wrong: dict[str, object], tmp_path: Path) -> 
         PolicySpec.from_json(json.dumps(document))
 
 
-BAD = {
-    "a loop": ("Loop", "might never end"),
-    "terabytes": ("ConstantOfShape", "onnxruntime cannot execute"),
-}
+BAD = {"a loop": ("Loop", "might never end"), "terabytes": ("ConstantOfShape", "onnxruntime cannot execute")}
 
 
 @pytest.mark.parametrize("bad", BAD)
@@ -353,3 +344,68 @@ def test_nothing_that_integers_are_for(tmp_path: Path) -> None:
     bundle = imported(saved(tmp_path, g, g.n("Erf", g.n("Atan", "obs"))), "--actions", "as-is")
     with pytest.raises(QuantizationError):
         pipeline.convert_all([bundle], [Precision.INT8], [ArtifactFormat.ONNX])
+
+
+JOINTS = ["hip", "knee"]
+PROPERTIES = {
+    "exploy_version": json.dumps("0.1"),
+    "update_rate": json.dumps(50.0),
+    "obj.robot.joints": json.dumps({"joint_names": JOINTS}),
+    "output.joint_targets.legs": json.dumps({"names": JOINTS, "stiffness": [1.0, 2.0]}),
+    "cmd.se2_velocity.vel": "not JSON",
+}
+
+
+def graph() -> Graph:
+    """targets = 0.5 · actions + (0.1, −0.2), actions = a network of (positions, w · command, last actions)."""
+    made = Graph(
+        17,
+        **{
+            "obj.robot.joints.pos": [1, 2],
+            "obj.robot.base.w_Q_b": [1, 4],
+            "cmd.se2_velocity.vel": [1, 3],
+            "memory.actions.in": [1, 2],
+        },
+    )
+    w = made.n("Slice", "obj.robot.base.w_Q_b", made.c([0]), made.c([1]), made.c([1]))
+    turned = made.n("Mul", w, "cmd.se2_velocity.vel")
+    observation = made.n("Concat", "obj.robot.joints.pos", turned, "memory.actions.in", axis=1)
+    hidden = made.n("Elu", made.dense(observation, 7, 8))
+    made.n("Gemm", hidden, made.c(0.1 * numbers(8, 2)), made.w(2), outputs=["actions"])
+    made.n("Identity", "actions", outputs=["memory.actions.out"])
+    half = made.n("Mul", "actions", made.c(np.float32(0.5)))
+    made.n("Add", half, made.c(np.array([0.1, -0.2], np.float32)), outputs=["output.joint_targets.legs.pos"])
+    return made
+
+
+OUTPUTS = ("actions", "output.joint_targets.legs.pos", "memory.actions.out")
+
+
+def written(path: Path, made: Graph) -> Path:
+    path.write_bytes(made.model(*OUTPUTS, **PROPERTIES).SerializeToString())
+    return path
+
+
+def test_names_say_what_is_fed(tmp_path: Path) -> None:
+    policy = registry.read(written(tmp_path / "default.onnx", graph()))
+    assert policy.source == "exploy 0.1" and policy.period_s == 0.02
+    names = {part.name: (part.shape, part.unit, part.element_names) for part in policy.inputs}
+    assert names["obj.robot.joints.pos"] == ((2,), "rad", ("hip", "knee"))
+    assert policy.is_opaque and policy.actions == Continuous(("hip", "knee"), "rad")
+    assert policy.inputs[-1].memory == Memory(Remembered.STATE, (0.0, 0.0))
+
+
+def test_a_graph_that_decides_sometimes_is_refused(tmp_path: Path) -> None:
+    made = graph()
+    made.n("Identity", made.c(np.array(1.0)), outputs=["one"])
+    branch = part("branch", {}, {"same": []}, same="one")
+    made.n("If", made.c(np.array(True)), outputs=["chosen"], then_branch=branch, else_branch=branch)
+    with refused(ForeignError, "partial_graph"):
+        registry.read(written(tmp_path / "policy.onnx", made))
+
+
+def test_actions_drive_where_nothing_else_does(tmp_path: Path) -> None:
+    policy = registry.read(written(tmp_path / "default.onnx", graph()), output="actions")
+    assert isinstance(policy.actions, Continuous) and policy.actions.unit == "1"
+    with refused(ForeignError, "foreign", shows=["'speed'"]):
+        registry.read(written(tmp_path / "default.onnx", graph()), output="speed")

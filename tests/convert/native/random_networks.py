@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -33,16 +34,7 @@ INPUTS = ("any", "upper half", "lowest", "highest", "ends", "at zero", "one is n
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """One layer.
-
-    Attributes:
-        outputs: its width.
-        bits: of its weights.
-        kind: one of ``KINDS``; the head is linear.
-        weights, multipliers, biases: one of the words above.
-        low: the lowest level of its results.
-        zero: their zero point, counted from ``low``; cut at 127.
-    """
+    """One layer: words of those above, the lowest level of its results, and their zero point counted from there."""
 
     outputs: int
     bits: int = 8
@@ -209,27 +201,11 @@ WORST = {
 }  # fmt: skip
 """Networks on which something is largest."""
 
-LAYERS = st.builds(
-    LayerPlan,
-    outputs=st.integers(1, 200),
-    bits=st.sampled_from(sorted(LARGEST)),
-    kind=st.sampled_from(KINDS),
-    weights=st.sampled_from(WEIGHTS),
-    multipliers=st.sampled_from(MULTIPLIERS),
-    biases=st.sampled_from(BIASES),
-    low=st.sampled_from([-128, 0, 64, 96, 112, 120, 124]),
-    zero=st.sampled_from([0, 1, 127, 128, 255]),
-)
-HEADS = st.builds(
-    LayerPlan,
-    outputs=st.integers(1, 70),
-    bits=st.sampled_from(sorted(LARGEST)),
-    kind=st.just("linear"),
-    weights=st.sampled_from(WEIGHTS),
-    multipliers=st.sampled_from(MULTIPLIERS),
-    biases=st.sampled_from(BIASES),
-    zero=st.integers(0, 255),
-)
+WORDS = {"weights": WEIGHTS, "multipliers": MULTIPLIERS, "biases": BIASES, "bits": sorted(LARGEST)}
+ANY: dict[str, Any] = {name: st.sampled_from(words) for name, words in WORDS.items()}
+LOWEST, ZEROS = st.sampled_from([-128, 0, 64, 96, 112, 120, 124]), st.sampled_from([0, 1, 127, 128, 255])
+LAYERS = st.builds(LayerPlan, outputs=st.integers(1, 200), kind=st.sampled_from(KINDS), low=LOWEST, zero=ZEROS, **ANY)
+HEADS = st.builds(LayerPlan, outputs=st.integers(1, 70), kind=st.just("linear"), zero=st.integers(0, 255), **ANY)
 PLANS = st.builds(
     Plan,
     inputs=st.integers(1, 200),

@@ -13,6 +13,7 @@ import pytest
 
 from quarl.convert.export_c.__main__ import main
 from quarl.policy.places import ZOO
+from tests.convert.conftest import Capture
 
 ZIG = f"ZIG={sys.executable} -m ziglang"
 TARGETS = {
@@ -82,31 +83,18 @@ def test_the_header_says_what_goes_in_and_comes_out(policy_i: Path) -> None:
     assert "15488 bytes of constant data" in readme and "every 0.25 s" in readme
 
 
-def test_a_continuous_policy_and_fewer_bits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_continuous_policy_and_fewer_bits(tmp_path: Path, capsys: Capture) -> None:
     written = exported(tmp_path, "benchmark/pendulum-ddpg", "--bits", "4", "--json", "--accept")
     report = json.loads(capsys.readouterr().out)
     assert (report["precision"], report["golden_rows"], report["made"]) == ("int4", 16, True)
     assert "the action's elements" in (written / "policy.h").read_text()
 
 
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
-        (["--bits", "32"], "got fp32"),
-        (["--bits", "9"], "9"),
-        (["--bits", "8", "--policy", "nobody"], "nobody"),
-    ],
-)
-def test_what_is_refused_writes_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], why: str
-) -> None:
-    assert main(["--policy", str(ZOO / "I"), "--output-path", str(tmp_path / "new"), *words]) == 1
-    assert why in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
+REFUSED = [("--bits 32", "got fp32"), ("--bits 9", "9"), ("--bits 8 --policy nobody", "nobody"), ("", "exists already")]
 
 
-def test_a_folder_that_is_there_is_left_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "there").mkdir()
-    assert main(["--policy", "I", "--output-path", str(tmp_path / "there")]) == 1
-    assert "exists already" in capsys.readouterr().err
-    assert not list((tmp_path / "there").iterdir())
+@pytest.mark.parametrize(("words", "why"), REFUSED)
+def test_what_is_refused_writes_nothing(tmp_path: Path, capsys: Capture, words: str, why: str) -> None:
+    folder = tmp_path / "new" if words else tmp_path
+    assert main(["--policy", str(ZOO / "I"), "--output-path", str(folder), *words.split()]) == 1
+    assert why in capsys.readouterr().err and not list(tmp_path.iterdir())

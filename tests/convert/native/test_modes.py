@@ -28,8 +28,7 @@ from quarl.device.engine.modes import (
     read_kept_modes,
 )
 from quarl.policy.spec import PolicySpec, RuntimeName
-from tests.convert.native.comparing import levels_of, outputs_of
-from tests.convert.native.networks import NETWORKS, made
+from tests.convert.native.networks import NETWORKS, levels_of, made, outputs_of
 from tests.refusals import refused
 
 KEY = {"artifact": "a" * 64, "library": "b" * 64, "kernels": "plain", "machine": "x"}

@@ -22,8 +22,7 @@ from quarl.policy.places import ZOO
 from quarl.policy.reference import IntegerNetwork
 from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import PolicySpec
-from tests.convert.native.comparing import case
-from tests.convert.native.networks import NETWORKS, made
+from tests.convert.native.networks import NETWORKS, case, made
 from tests.convert.native.random_networks import PLANS, WORST, Plan, built
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # ∞ is cut to a level

@@ -26,8 +26,7 @@ from quarl.policy.places import ZOO
 from quarl.policy.reference import IntegerNetwork
 from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import Activation, ContinuousHead, NetworkSpec, PolicySpec, RuntimeName, Squash
-from tests.convert.native.comparing import case, levels_of, outputs_of
-from tests.convert.native.networks import BASE, quantized
+from tests.convert.native.networks import BASE, case, levels_of, outputs_of, quantized
 from tests.refusals import refused
 
 WIDE = replace(BASE, network=NetworkSpec((4100, 300)))
@@ -111,8 +110,7 @@ def test_they_come_and_go_and_decisions_are_made_without_them() -> None:
         if count % 7 == 0:
             time.sleep(0.005)  # asleep by now
         engine.close(SECONDS)
-        assert not any(helper.is_alive() for helper in helpers)
-        assert engine.decide(rows[0]) == choices[0]
+        assert not any(helper.is_alive() for helper in helpers) and engine.decide(rows[0]) == choices[0]
         np.testing.assert_array_equal(engine.outputs, outputs[0])
 
 

@@ -14,8 +14,6 @@ import pytest
 from quarl.convert import __main__ as convert_command
 from quarl.convert.package.__main__ import main
 from quarl.convert.package.card import CARD_FILE, MOST_NAMES, plain
-from quarl.device.agent.golden import check_golden
-from quarl.device.agent.runtimes import open_artifact
 from quarl.device.deploy.payload import bundle_files
 from quarl.policy.bundle import HOST_FILES, Bundle, copy_bundle, write_bundle
 from quarl.policy.files import write_folder
@@ -33,6 +31,7 @@ from quarl.policy.spec import (
     weight_shapes,
 )
 from quarl.train import evaluate
+from tests.convert.conftest import Capture, Patch
 
 
 @pytest.fixture(scope="module")
@@ -58,27 +57,8 @@ def test_the_folder_is_a_bundle_with_a_card(cartpole: Path) -> None:
     for name in there - {MANIFEST_FILE, CARD_FILE}:
         assert (folder / name).read_bytes() == (source.path / name).read_bytes()
     assert working_bundle(str(folder)).spec == source.spec
-
-
-def test_an_artifact_of_the_folder_passes_as_on_a_device(cartpole: Path) -> None:
-    packed = Bundle.load(cartpole / "out" / "cartpole-dqn")
-    entry = packed.artifact(Precision.INT8, ArtifactFormat.ONNX)
-    executor = open_artifact(RuntimeName.ONNXRUNTIME, packed.path / entry.file, packed.spec)
-    golden = packed.golden()
-    message = check_golden(
-        packed.spec, entry, executor, list(golden.observations[:, None]), packed.read_expected_rows(entry),
-        packed.golden_rows(), RuntimeName.ONNXRUNTIME,
-    )  # fmt: skip
-    assert message["action_agreement"] == 1.0
-    names = {Path(file.path).name for file in bundle_files(packed, [Precision.INT8], [RuntimeName.LITERT])}
-    assert {"policy.json", "golden.npz", "int8.tflite", MANIFEST_FILE} <= names
-    assert CARD_FILE not in names
-
-
-def test_the_folder_is_judged_as_any_bundle(cartpole: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = cartpole / "out" / "cartpole-dqn"
-    assert evaluate.main(["--input-path", str(folder), "--precision", "int8", "--episodes", "2"]) == 0
-    assert "int8" in capsys.readouterr().out
+    sent = {Path(file.path).name for file in bundle_files(packed, [Precision.INT8], [RuntimeName.LITERT])}
+    assert {"policy.json", "golden.npz", "int8.tflite", MANIFEST_FILE} <= sent and CARD_FILE not in sent
 
 
 def test_the_card_says_what_the_bundle_holds(cartpole: Path) -> None:
@@ -107,7 +87,7 @@ def test_the_card_says_what_the_bundle_holds(cartpole: Path) -> None:
     assert "![Return while it learned](learning_curve.png)" in text
 
 
-def test_the_commands_of_the_card_are_the_projects(cartpole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_of_the_card_are_the_projects(cartpole: Path, monkeypatch: Patch) -> None:
     text = (cartpole / "out" / "cartpole-dqn" / CARD_FILE).read_text(encoding="utf-8")
     lines = re.findall(r"^ {4}quarl (.*)$", text, re.MULTILINE)
     assert [line.partition(" --")[0] for line in lines] == ["deploy", "bench latency", "evaluate"]
@@ -126,7 +106,7 @@ def test_packing_again_gives_the_same_bytes(cartpole: Path, tmp_path: Path) -> N
     assert first == second
 
 
-def test_a_folder_that_is_there_stays(bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_is_there_stays(bundle: Bundle, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     for name in ("small", "empty", "link"):
@@ -156,16 +136,15 @@ def test_nothing_is_written_where_a_file_cannot_be(tmp_path: Path) -> None:
     ],
 )
 def test_refusals(
-    bundle: Bundle, tmp_path: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    bundle: Bundle, tmp_path: Path, arguments: list[str], message: str, capsys: Capture,
+    monkeypatch: Patch,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     assert main(["--policy", str(bundle.path), "--output-path", "out", *arguments]) == 1
-    assert message in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["small"]
+    assert message in capsys.readouterr().err and [path.name for path in tmp_path.iterdir()] == ["small"]
 
 
-def test_an_artifact_of_other_weights_is_refused(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_artifact_of_other_weights_is_refused(bundle: Bundle, capsys: Capture) -> None:
     assert convert_command.main(["--policy", str(bundle.path), "--bits", "8,32"]) == 0
     packed = Bundle.load(bundle.path)
     data = bytearray((packed.path / "int8.onnx").read_bytes())
@@ -176,13 +155,10 @@ def test_an_artifact_of_other_weights_is_refused(bundle: Bundle, capsys: pytest.
     (packed.path / MANIFEST_FILE).write_text(replace(packed.manifest, artifacts=artifacts).to_json())
     out = bundle.path.with_name("out")
     assert main(["--policy", str(bundle.path), "--output-path", str(out)]) == 1
-    assert "int8.onnx" in capsys.readouterr().err
-    assert not out.exists()
+    assert "int8.onnx" in capsys.readouterr().err and not out.exists()
 
 
-def test_a_bundle_of_an_import_says_so_and_names_are_only_text(
-    bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bundle_of_an_import_says_so_and_names_are_only_text(bundle: Bundle, tmp_path: Path, capsys: Capture) -> None:
     fields = (
         ObservationField("a|b <i>", (3,), "`m`", ("x", "[y](z)", "w")),
         ObservationField("many", (70,), "1", tuple(f"j{k}" for k in range(70))),
@@ -198,17 +174,9 @@ def test_a_bundle_of_an_import_says_so_and_names_are_only_text(
     weights = {name: random.normal(0, 0.2, shape).astype(np.float32) for name, shape in weight_shapes(spec).items()}
     rows = random.normal(size=(300, 73)).astype(np.float32)
     made = write_bundle(tmp_path / "walk", spec, weights, rows[:200], rows[200:], {CARD_FILE: b"an older card"})
-    arguments = [
-        "--policy",
-        str(made.path),
-        "--output-path",
-        str(tmp_path / "my walk"),
-        "--precision",
-        "fp32",
-        "--json",
-    ]
+    words = ["--policy", str(made.path), "--output-path", str(tmp_path / "my walk"), "--precision", "fp32", "--json"]
     capsys.readouterr()
-    assert main(arguments) == 0
+    assert main(words) == 0
     message = json.loads(capsys.readouterr().out)
     assert (message["policy"], message["format"], message["precisions"]) == ("walk", "hub", ["fp32"])
     assert message["made"] == ["fp32.tflite", "fp32.onnx"]

@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
+import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import yaml
+from safetensors.numpy import load_file
 
 from quarl.bench.study.speed import PEERS_PYTHON
+from quarl.convert.importers.__main__ import main as import_main
+from quarl.convert.importers.chain import run
+from quarl.convert.importers.leapp.description import describe
+from quarl.convert.importers.leapp.reader import read_leapp
 from quarl.convert.package.__main__ import main
+from quarl.convert.package.__main__ import main as package_main
 from quarl.convert.package.actions import action_bounds
 from quarl.convert.package.card import CARD_FILE
 from quarl.convert.package.leapp_folder import description, with_fields
 from quarl.convert.package.yaml_text import document
 from quarl.convert.pipeline import build
 from quarl.policy.bundle import Bundle, Expected, copy_bundle, write_bundle
+from quarl.policy.history import History
 from quarl.policy.places import ZOO
-from quarl.policy.reference import choose_actions
+from quarl.policy.reference import choose_actions, forward_float
 from quarl.policy.spec import ArtifactFormat, ContinuousHead, DiscreteHead, ObservationField, Precision, Squash
 
 RUNNER = Path(__file__).with_name("run_leapp.py")
@@ -41,33 +48,6 @@ def packed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     arguments = ["--policy", str(place / "bundles" / name), "--output-path", str(place / name), "--format", "leapp"]
     assert main(arguments) == 0
     return Bundle.load(place / "bundles" / name), place / name
-
-
-def parsed(text: str) -> dict[str, Any]:
-    """The part of YAML that is written: blocks by indentation, behind each key or dash JSON."""
-    lines = [(len(line) - len(line.lstrip()), line.strip()) for line in text.splitlines() if line.strip()]
-
-    def block(indent: int) -> Any:
-        if lines[0][1].startswith("- "):
-            items = []
-            while lines and lines[0] == (indent, lines[0][1]) and lines[0][1].startswith("- "):
-                lines[0] = (indent + 2, lines[0][1][2:])
-                items.append(block(indent + 2))
-            return items
-        made: dict[str, Any] = {}
-        while lines and lines[0][0] == indent and not lines[0][1].startswith("- "):
-            key, rest = split(lines.pop(0)[1])
-            made[key] = json.loads(rest) if rest else block(lines[0][0])
-        return made
-
-    def split(line: str) -> tuple[str, str]:
-        if line.startswith('"'):
-            key, end = json.JSONDecoder().raw_decode(line)
-            return key, line[end + 1 :].strip()
-        key, _, rest = line.partition(":")
-        return key, rest.strip()
-
-    return block(0)
 
 
 def assert_as_expected(bundle: Bundle, expected: Expected, found: dict[str, np.ndarray]) -> None:
@@ -112,7 +92,7 @@ def test_the_description_says_what_the_policy_is(packed: tuple[Bundle, Path]) ->
     bundle, folder = packed
     spec, name = bundle.spec, bundle.spec.name
     assert sorted(path.name for path in folder.iterdir()) == [f"{name}.onnx", f"{name}.yaml"]
-    description = parsed((folder / f"{name}.yaml").read_text(encoding="utf-8"))
+    description = yaml.safe_load((folder / f"{name}.yaml").read_text(encoding="utf-8"))
     assert list(description) == ["models", "pipeline", "system information"]
     assert description["system information"]["leapp config version"] == "1.3"
     node = description["models"][name]
@@ -180,7 +160,7 @@ def test_names_that_a_graph_has_or_leapp_splits_are_others(
     assert_as_expected(made, Expected(reference.outputs, reference.tolerance), found)
     arguments = ["--policy", str(made.path), "--output-path", str(tmp_path / "out"), "--format", "leapp"]
     assert main([*arguments, "--precision", "fp32"]) == 0
-    description = parsed((tmp_path / "out" / "small.yaml").read_text(encoding="utf-8"))
+    description = yaml.safe_load((tmp_path / "out" / "small.yaml").read_text(encoding="utf-8"))
     inputs = description["models"]["small"]["inputs"]
     assert [each["name"] for each in inputs] == wanted
     assert [each.get("field", each["name"]) for each in inputs] == list(names)
@@ -241,7 +221,7 @@ def test_the_emitter_by_hand() -> None:
         "\n"
         '"é": "say \\"°\\""\n'
     )
-    assert parsed(text) == values
+    assert yaml.safe_load(text) == values
     with pytest.raises(ValueError, match="inf"):
         document({"a": float("inf")})
 
@@ -249,5 +229,57 @@ def test_the_emitter_by_hand() -> None:
 def test_a_leapp_folder_holds_one_precision(bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--policy", str(bundle.path), "--output-path", str(tmp_path / "out"), "--format", "leapp"]
     assert main([*arguments, "--precision", "fp16,int8"]) == 1
-    assert "--precision fp16" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
+    assert "--precision fp16" in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+FILES = Path(__file__).parents[1] / "importers" / "files" / "leapp"
+
+
+def went_out(name: str, place: Path, precision: str) -> Path:
+    golden, bundle = str(FILES / name / "golden.npz"), place / "bundle"
+    words = [str(FILES / name), "--observations", golden, "--golden", golden, "--name", name]
+    assert import_main([*words, "--output-path", str(bundle)]) == 0
+    words = ["--policy", str(bundle), "--output-path", str(place / name), "--format", "leapp", "--precision", precision]
+    assert package_main(words) == 0
+    return place / name
+
+
+@pytest.mark.parametrize("name", ["last_action", "frames", "terms", "gravity", "recurrent"])
+def test_a_folder_that_went_out_is_read_again(name: str, tmp_path: Path) -> None:
+    folder = went_out(name, tmp_path, "fp32")
+    bundle, policy = Bundle.load(tmp_path / "bundle"), read_leapp(folder)
+    fields = {field.name: field for field in bundle.spec.observation}
+    history, again = History(bundle.spec.observation), History(policy.inputs)
+    for field in (each for each in policy.inputs if each.memory is None):
+        own = fields[field.name]
+        assert (field.unit, field.element_names) in [(own.unit, own.element_names), ("1", own.element_names)]
+    assert history.brought == again.brought
+    outputs = bundle.spec.output_size
+    for values in np.random.default_rng(1).normal(0.0, 1.0, (12, history.values_size)).astype(np.float32):
+        own = forward_float(bundle.spec, bundle.weights(), np.array(history.observe(values)))[0]
+        other = run(policy, np.array(again.observe(values))[None])[0]
+        np.testing.assert_allclose(other[:outputs], own[:outputs], atol=1e-5)
+        history.record_action(own[:outputs], own[outputs:])
+        again.record_action(other[:outputs], other[outputs:])
+
+
+def test_int8_keeps_its_states(tmp_path: Path) -> None:
+    """A trained policy whose observation holds the last four periods."""
+    shutil.copytree(ZOO / "memory" / "II-looks-4", tmp_path / "bundle")
+    words = ["--policy", str(tmp_path / "bundle"), "--output-path", str(tmp_path / "looks"), "--precision", "int8"]
+    assert package_main([*words, "--format", "leapp"]) == 0
+    described, bundle = describe(tmp_path / "looks"), Bundle.load(tmp_path / "bundle")
+    (path,) = (tmp_path / "looks").glob("*.safetensors")
+    artifact = onnxruntime.InferenceSession((tmp_path / "bundle" / "int8.onnx").read_bytes())
+    session, history = onnxruntime.InferenceSession(described.model), History(bundle.spec.observation)
+    state = {name.partition("/")[2]: value for name, value in load_file(path).items()}
+    assert state.keys() == described.feedback.keys() and state
+    for values in np.random.default_rng(1).uniform(0.1, 2.0, (12, history.values_size)).astype(np.float32):
+        fed, start = dict(state), 0
+        for field, size in history.brought:
+            fed[field] = values[None, start : start + size]
+            start += size
+        made = dict(zip((each.name for each in session.get_outputs()), session.run(None, fed), strict=True))
+        state = {name: made[output] for name, output in described.feedback.items()}
+        (wanted,) = artifact.run(["logits"], {"observation": np.array(history.observe(values), np.float32)[None]})
+        np.testing.assert_array_equal(made["logits"], wanted)
