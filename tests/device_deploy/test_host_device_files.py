@@ -29,13 +29,7 @@ from quarl.device.deploy.releases import list_releases, remove_releases
 from quarl.device.deploy.text import may_act, printable, printable_reply
 from quarl.device.deploy.verbs import _releases_text
 from tests.device_deploy.conftest import new_site
-from tests.device_deploy.devices import (
-    Site,
-    TestDevice,
-    as_test_device,
-    stand_in_payload,
-    stand_in_wheel,
-)
+from tests.device_deploy.devices import Site, TestDevice, as_test_device, stand_in_payload, stand_in_wheel
 
 
 @pytest.fixture

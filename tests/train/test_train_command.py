@@ -319,11 +319,7 @@ def test_an_output_path_that_cannot_be_written_is_named(capsys: pytest.CaptureFi
 
 @pytest.mark.parametrize(
     ("setting", "words"),
-    [
-        ("learning_rate=-1", "learning_rate must"),
-        ("discount=1.5", "discount"),
-        ("gae_lambda=-0.1", "gae_lambda"),
-    ],
+    [("learning_rate=-1", "learning_rate must"), ("discount=1.5", "discount"), ("gae_lambda=-0.1", "gae_lambda")],
 )
 def test_settings_of_the_wrong_sign_are_refused(
     setting: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

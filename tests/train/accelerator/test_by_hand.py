@@ -92,7 +92,6 @@ def moved(before: Mapping[str, Any], after: Mapping[str, Any]) -> float:
     return max(float(np.abs(np.asarray(before[name]) - np.asarray(after[name])).max()) for name in before)
 
 
-# --- layers ---------------------------------------------------------------------------------------------------------
 
 
 def test_backward_is_the_slope_of_a_loss() -> None:
@@ -159,7 +158,6 @@ def test_losses_by_hand() -> None:
     assert derivatives.tolist() == [0.5, -1.0]
 
 
-# --- each update against the one that TensorFlow computes -----------------------------------------------------------
 
 
 def on_policy(distribution: Distribution, outputs: int, moments: tuple[str, ...]) -> tuple[ActorCritic, dict[str, Any]]:
@@ -308,7 +306,6 @@ def test_ddpg(eagerly: None, more: dict[str, Any], quantized: bool, held: dict[s
     assert_held(by_hand["actor"], by_hand["critic"], held)
 
 
-# --- the engine -----------------------------------------------------------------------------------------------------
 
 
 def test_the_engine_refuses_what_it_does_not_know() -> None:

@@ -33,7 +33,6 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RENEWAL_PAUSE_S", 0.0)
 
 
-# --- parameters made by hand ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -208,7 +207,6 @@ def test_later_steps_are_sent_only_where_a_correction_needs_them(n_step: int, co
     assert all(("following" in columns) == follows for columns in counter.columns)
 
 
-# --- the real learner, replay and parameter server ------------------------------------------------------------------
 
 
 class Hall:

@@ -21,7 +21,6 @@ from quarl.train.actorq.settings import RUNTIMES, ActorQSettings
 from quarl.train.actorq.stepping import NO_CHOICE
 from tests.train.actorq.small_plans import make_plan
 
-# --- returns that are cut -------------------------------------------------------------------------------------------
 
 
 def four_steps(greedy: list[list[int]], discounts: list[float]) -> dict[str, np.ndarray]:
@@ -82,7 +81,6 @@ def test_mismatch_by_hand() -> None:
     assert mismatch(learner, actors) == {"distance": pytest.approx((0.25 + 0 + 0.5 + 0.25) / 4)}
 
 
-# --- exploration ----------------------------------------------------------------------------------------------------
 
 
 class Scripted:
@@ -177,7 +175,6 @@ def test_the_start_is_uniform_or_the_noise_alone() -> None:
         assert np.abs(actions).max() <= 1.0
 
 
-# --- settings and plan ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -238,17 +235,12 @@ def test_only_the_native_engine_has_to_be_made_before_actors_start(
 
 @pytest.mark.parametrize(
     ("runtime", "wanted"),
-    [
-        ("litert", ArtifactFormat.TFLITE),
-        ("tflite-runtime", ArtifactFormat.TFLITE),
-        ("native", ArtifactFormat.NATIVE),
-    ],
+    [("litert", ArtifactFormat.TFLITE), ("tflite-runtime", ArtifactFormat.TFLITE), ("native", ArtifactFormat.NATIVE)],
 )
 def test_the_artifacts_format_is_that_of_the_actors_runtime(runtime: Any, wanted: ArtifactFormat) -> None:
     assert ActorQSettings(runtime=runtime).artifact_format is wanted
 
 
-# --- the report -----------------------------------------------------------------------------------------------------
 
 
 def test_where_the_time_went_by_hand() -> None:
@@ -264,7 +256,6 @@ def test_where_the_time_went_by_hand() -> None:
     assert breakdown([])["steps"] == 0
 
 
-# --- without Ray ----------------------------------------------------------------------------------------------------
 
 
 def test_actors_and_the_command_line_import_neither_ray_nor_tensorflow() -> None:

@@ -42,7 +42,6 @@ def arrived(weights: dict[str, np.ndarray], bits: int) -> dict[str, np.ndarray]:
     return half_weights(weights) if bits == 16 else weights
 
 
-# --- the artifact ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -98,7 +97,6 @@ def test_weights_that_the_native_engine_does_not_execute_are_refused(bits: int) 
         publish(pushed, 1, bits, bits, ArtifactFormat.NATIVE)
 
 
-# --- the bytes ------------------------------------------------------------------------------------------------------
 
 KERNELS, VECTORS = 8 * 512 + 512 * 512 + 512 * 3, 512 + 512 + 3  # numbers of a (512, 512) policy
 
@@ -139,7 +137,6 @@ def test_an_int8_artifact_is_a_quarter_of_the_fp32_one() -> None:
     assert 0.25 < sizes[8] / sizes[32] < 0.28
 
 
-# --- there and back, and damage -------------------------------------------------------------------------------------
 
 
 def sent(quantize: int = 8, communication: int = 8) -> Published:
@@ -194,7 +191,6 @@ def test_int8_without_calibration_is_refused() -> None:
         publish(replace(pushed, calibration=pushed.calibration[:0]), 1, 8, 8)
 
 
-# --- the error that quantization makes ------------------------------------------------------------------------------
 
 
 def test_the_quantization_error_by_hand() -> None:

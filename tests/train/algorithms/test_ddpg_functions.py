@@ -62,7 +62,6 @@ def test_the_smoothing_noise_is_clipped() -> None:
     assert noise.std() == pytest.approx(0.8823 * 0.2, rel=0.02)
 
 
-# --- noise and actions ----------------------------------------------------------------------------------------------
 
 
 class Ones:
@@ -148,7 +147,6 @@ def test_named_actions_are_refused_with_what_to_type() -> None:
         ActionRange(DiscreteHead(("left", "right")), "ddpg")
 
 
-# --- settings and the update ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from quarl.train.quantization.aware import fake_quantization
 from quarl.train.quantization.fake import QUANTIZER, fake_quantize_weights, scales_of
 from tests.train.algorithms.transitions import draw_batches
 
-# --- the policy -----------------------------------------------------------------------------------------------------
 
 
 def actor(spread: float) -> dict[str, Any]:
@@ -75,7 +74,6 @@ def test_the_density_stays_finite_where_tanh_is_one(end: float) -> None:
     assert float(tape.gradient(log_probability, mean)[0, 0]) == pytest.approx(np.sign(end) * 2.0)
 
 
-# --- losses ---------------------------------------------------------------------------------------------------------
 
 
 def test_soft_targets_by_hand() -> None:
@@ -107,7 +105,6 @@ def test_temperature_loss_and_its_slope_by_hand() -> None:
     assert through is None  # the policy is not moved by it
 
 
-# --- settings and the update ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -184,7 +181,6 @@ def test_many_updates_in_one_call_are_the_same_as_one_by_one() -> None:
             np.testing.assert_allclose(array, single.groups[group][name], atol=1e-6, err_msg=f"{group} {name}")
 
 
-# --- what is deployed -----------------------------------------------------------------------------------------------
 
 
 def test_quantizers_leave_the_layer_of_log_std_alone() -> None:

@@ -99,7 +99,6 @@ def test_a_master_copy_remembers_steps_that_sixteen_bits_forget() -> None:
     assert float(tf.cast(master, tf.bfloat16)) < 1.0
 
 
-# --- loss scaling -------------------------------------------------------------------------------------------------
 
 
 def step(state: dict, factor: float) -> tuple[dict, dict]:
@@ -150,9 +149,7 @@ def test_an_overflow_halves_the_scale_and_skips_the_step() -> None:
     assert state["weights"]["w"] == -1.0
 
 
-def test_the_loss_scale_grows_and_an_overflow_resets_the_count(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_loss_scale_grows_and_an_overflow_resets_the_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mixed_precision, "GROWTH_INTERVAL", 3)
     state, scales = fresh(8.0), []
     for factor in (0.5, 0.5, 0.5, 0.5, np.inf, 0.5, 0.5, 0.5):
@@ -165,7 +162,6 @@ def test_the_scale_does_not_fall_below_one() -> None:
     assert step(fresh(1.0), np.inf)[0]["loss_scale"]["scale"] == 1.0
 
 
-# --- convolutions -------------------------------------------------------------------------------------------------
 
 
 def test_a_kernels_gradient_by_hand() -> None:
@@ -214,7 +210,6 @@ def test_convolution_gradients_equal_tensorflows_for_any_stride(size: int, strid
         np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-3)
 
 
-# --- the processor, and the command -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,6 @@ def others(weights: dict[str, Any]) -> list[float]:
     return [float(np.asarray(value)[0]) for name, value in sorted(weights.items()) if not name.endswith("kernel")]
 
 
-# --- by hand --------------------------------------------------------------------------------------------------------
 
 
 def test_clipping_by_hand() -> None:
@@ -106,7 +105,6 @@ def test_without_them_nothing_is_touched() -> None:
     assert all(np.array_equal(weights[name], value) for name, value in arrays().items())
 
 
-# --- whose kernels they hold ----------------------------------------------------------------------------------------
 
 
 def largest(weights: dict[str, Any]) -> dict[str, float]:
@@ -166,7 +164,6 @@ def test_of_a_shared_trunk_the_value_is_not_held(eagerly: None) -> None:
     assert largest(state["value"])["head/kernel"] > 0.6
 
 
-# --- as settings ----------------------------------------------------------------------------------------------------
 
 
 def test_as_settings_they_are_off_typed_and_checked() -> None:

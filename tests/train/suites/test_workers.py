@@ -203,9 +203,7 @@ def test_no_process_outlives_a_killed_run_with_a_hung_environment(module: Path) 
         "stream.step(np.zeros((4, 2), np.float32))"
     )
     run = subprocess.Popen(
-        [sys.executable, "-c", script],
-        cwd=module.parent,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        [sys.executable, "-c", script], cwd=module.parent, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     )
     assert soon(lambda: (module.parent / "hangs").exists() and len(others(module)) == 3)
     run.kill()
