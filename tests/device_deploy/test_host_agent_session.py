@@ -74,15 +74,12 @@ def test_a_starter_that_names_no_process_is_ended(
     assert eventually(lambda: not runs(int(file.read_text()))), "its input has ended with the channel"
 
 
-@pytest.mark.parametrize(
-    ("request_", "message", "code"),
-    [
-        ({"op": "latency"}, "`latency`: vector 3", "golden"),
-        ({"op": "nonsense"}, "Segmentation fault", "protocol"),
-        ({"op": "die"}, "(?s)ended with status 7.*giving up now", "died"),
-        ({"op": "sleep", "seconds": 30, "timeout": 0.3}, r"did not answer `sleep` within 0\.3 s", "timeout"),
-    ],
-)
+@pytest.mark.parametrize(("request_", "message", "code"), [
+    ({"op": "latency"}, "`latency`: vector 3", "golden"),
+    ({"op": "nonsense"}, "Segmentation fault", "protocol"),
+    ({"op": "die"}, "(?s)ended with status 7.*giving up now", "died"),
+    ({"op": "sleep", "seconds": 30, "timeout": 0.3}, r"did not answer `sleep` within 0\.3 s", "timeout"),
+])  # fmt: skip
 def test_a_request_that_fails(
     connection: Connection, policy: str, request_: dict[str, Any], message: str, code: str
 ) -> None:

@@ -71,13 +71,9 @@ class Lab:
     def write(self, text: str, **more: object) -> Path:
         """Write a configuration whose host ``drone`` is the device, after ``text``, in which names are replaced."""
         names = {
-            "folder": self.folder,
-            "agent": self.agent,
-            "port": self.device.port,
-            "python": sys.executable,
-            "near": self.near.port,
-            **more,
-        }
+            "folder": self.folder, "agent": self.agent, "port": self.device.port, "python": sys.executable,
+            "near": self.near.port, **more,
+        }  # fmt: skip
         common = f"""
 Host *
   UserKnownHostsFile {self.folder}/known_hosts
@@ -246,11 +242,9 @@ Host dev
     "ProxyJump none": "Host drone\n  ProxyJump none\n  IdentityFile {folder}/device\nHost *\n  ProxyJump nobody\n",
 }
 HOSTS = {
-    "a name with capitals": "Drone",
-    "settings of the canonical name": "dev",
-    "a jump host of the same address": "same",
+    "a name with capitals": "Drone", "settings of the canonical name": "dev", "a jump host of the same address": "same",
     "a key that is known by its name without a port": "bare",
-}
+}  # fmt: skip
 KEEPS_OUT = {
     "IdentitiesOnly, and the agent's key is of no file": (
         "Host drone\n  IdentitiesOnly yes\n  IdentityAgent {agent}\n  IdentityFile {folder}/stranger\n",

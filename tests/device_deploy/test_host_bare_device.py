@@ -218,16 +218,13 @@ def test_one_at_a_time(bare_device: TestDevice, line: Connection, old: DeployRes
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-@pytest.mark.parametrize(
-    ("flock", "answer"),
-    [
-        ("exit 1", "held"),
-        ("echo why >&2; exit 1", "hindered"),  # as BusyBox's
-        ("echo why >&2; exit 65", "hindered"),
-        ("exit 127", "hindered"),
-        ("grep -q ^flags:.*2$ /proc/self/fdinfo/9 || { echo read-only >&2; exit 65; }", "taken"),  # as on NFS
-    ],
-)
+@pytest.mark.parametrize(("flock", "answer"), [
+    ("exit 1", "held"),
+    ("echo why >&2; exit 1", "hindered"),  # as BusyBox's
+    ("echo why >&2; exit 65", "hindered"),
+    ("exit 127", "hindered"),
+    ("grep -q ^flags:.*2$ /proc/self/fdinfo/9 || { echo read-only >&2; exit 65; }", "taken"),  # as on NFS
+])  # fmt: skip
 def test_a_lock_that_cannot_be_taken_is_not_said_to_be_somebodys(
     tmp_path: Path, shell: str, flock: str, answer: str
 ) -> None:

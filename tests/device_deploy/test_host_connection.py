@@ -35,11 +35,9 @@ from tests.refusals import refused
 
 def connect_with(device: TestDevice, known: Path, identity: Path | None = None) -> AbstractContextManager[Connection]:
     return connect(
-        device.target,
-        identity=identity or device.identity,
-        known_hosts=KnownHosts(known),
+        device.target, identity=identity or device.identity, known_hosts=KnownHosts(known),
         config_file=known.with_name("no-config"),
-    )
+    )  # fmt: skip
 
 
 @pytest.fixture

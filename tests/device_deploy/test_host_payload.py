@@ -43,15 +43,9 @@ def members(bundle: Bundle, wheels: WheelSet = WHEELS) -> set[str]:
 def test_the_devices_part_of_a_bundle(bundle: Bundle) -> None:
     found = names(bundle, [INT8], [LITERT])
     assert found == {
-        "run-agent",
-        "lib/quarl.zip",
-        "lib/quarl_loop.h",
-        "bundle/policy.json",
-        "bundle/manifest.json",
-        "bundle/golden.npz",
-        "bundle/int8.tflite",
-        "bundle/int8.golden.npz",
-    }
+        "run-agent", "lib/quarl.zip", "lib/quarl_loop.h", "bundle/policy.json", "bundle/manifest.json",
+        "bundle/golden.npz", "bundle/int8.tflite", "bundle/int8.golden.npz",
+    }  # fmt: skip
     both = names(bundle, [INT8, FP32], [LITERT, ONNX])
     assert {"bundle/fp32.onnx", "bundle/fp32.tflite", "bundle/int8.onnx", "bundle/fp32.golden.npz"} <= both
     assert not {path for path in both if "weights" in path or "calibration" in path}

@@ -44,19 +44,11 @@ def test_a_pi_3b() -> None:
     assert "Raspberry Pi 3" in facts.summary()
 
 
-@pytest.mark.parametrize(
-    ("word", "now", "occurred", "words"),
-    [
-        (
-            "throttled=0x50001",
-            ("under-voltage",),
-            ("under-voltage", "throttled"),
-            ("under-voltage now", "throttled since"),
-        ),
-        ("50000", (), ("under-voltage", "throttled"), ("under-voltage since boot", "throttled since boot")),
-        ("0", (), (), ("not throttled since boot",)),
-    ],
-)
+@pytest.mark.parametrize(("word", "now", "occurred", "words"), [
+    ("throttled=0x50001", ("under-voltage",), ("under-voltage", "throttled"), ("under-voltage now", "throttled since")),
+    ("50000", (), ("under-voltage", "throttled"), ("under-voltage since boot", "throttled since boot")),
+    ("0", (), (), ("not throttled since boot",)),
+])  # fmt: skip
 def test_status_shows_temperature_and_throttling(
     word: str, now: tuple[str, ...], occurred: tuple[str, ...], words: tuple[str, ...]
 ) -> None:

@@ -196,17 +196,14 @@ def test_a_release_of_an_older_version_is_shown_and_not_gone_back_to(site: Site)
     assert again.startswith("0003-") and site.rollback().release == second
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        *((text, "cannot be read") for text in ("", "{", "[" * 100_000)),
-        ("[]", "is not a JSON object"),
-        *((json.dumps({**OLD, name: 5}), f"{name} of the record") for name in OLD if name != "serial"),
-        (json.dumps({**OLD, "policy": "other"}), "policy of the record"),
-        (json.dumps({**OLD, "files": {"run-agent": "0" * 64, "../x": "0" * 64}}), "files of the record"),
-        (json.dumps({**OLD, "by": "\x1b]0;owned\x07"}), "by of the record"),
-    ],
-)
+@pytest.mark.parametrize(("text", "reason"), [
+    *((text, "cannot be read") for text in ("", "{", "[" * 100_000)),
+    ("[]", "is not a JSON object"),
+    *((json.dumps({**OLD, name: 5}), f"{name} of the record") for name in OLD if name != "serial"),
+    (json.dumps({**OLD, "policy": "other"}), "policy of the record"),
+    (json.dumps({**OLD, "files": {"run-agent": "0" * 64, "../x": "0" * 64}}), "files of the record"),
+    (json.dumps({**OLD, "by": "\x1b]0;owned\x07"}), "by of the record"),
+])  # fmt: skip
 def test_a_damaged_record_of_an_older_version(text: str, reason: str) -> None:
     record = parse_old_record("0001-a", "P", text)
     assert reason in record.damage and record.is_old

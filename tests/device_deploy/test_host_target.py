@@ -11,20 +11,17 @@ from quarl.device.deploy.ssh_config import resolve
 from quarl.device.deploy.target import Target
 
 
-@pytest.mark.parametrize(
-    ("text", "user", "host", "port"),
-    [
-        ("local", None, "local", None),
-        ("raspberrypi", None, "raspberrypi", None),
-        ("pi@raspberrypi", "pi", "raspberrypi", None),
-        ("pi@raspberrypi.local:2222", "pi", "raspberrypi.local", 2222),
-        ("192.168.1.5:22", None, "192.168.1.5", 22),
-        ("pi@[fe80::1%eth0]:2222", "pi", "fe80::1%eth0", 2222),
-        ("[::1]", None, "::1", None),
-        ("pi@fe80::1", "pi", "fe80::1", None),
-        ("ssh://pi@host:22", "pi", "host", 22),
-    ],
-)
+@pytest.mark.parametrize(("text", "user", "host", "port"), [
+    ("local", None, "local", None),
+    ("raspberrypi", None, "raspberrypi", None),
+    ("pi@raspberrypi", "pi", "raspberrypi", None),
+    ("pi@raspberrypi.local:2222", "pi", "raspberrypi.local", 2222),
+    ("192.168.1.5:22", None, "192.168.1.5", 22),
+    ("pi@[fe80::1%eth0]:2222", "pi", "fe80::1%eth0", 2222),
+    ("[::1]", None, "::1", None),
+    ("pi@fe80::1", "pi", "fe80::1", None),
+    ("ssh://pi@host:22", "pi", "host", 22),
+])  # fmt: skip
 def test_target_forms(text: str, user: str | None, host: str, port: int | None) -> None:
     assert Target.parse(text) == Target(host, user, port)
     assert Target.parse(str(Target.parse(text))) == Target(host, user, port)

@@ -78,16 +78,13 @@ def send_and_replace(site: Site, replaced: str, by: bytes | None) -> None:
 
 
 @pytest.mark.usefixtures("serves_old")
-@pytest.mark.parametrize(
-    ("replaced", "by", "error"),
-    [
-        ("bundle/ballast.bin", b"x", VerificationError),
-        ("run-agent", b"#!/bin/sh\n", VerificationError),
-        ("lib/json.py", b"raise SystemExit", VerificationError),
-        ("lib/agent.py", None, VerificationError),
-        ("eve", None, TrustError),
-    ],
-)
+@pytest.mark.parametrize(("replaced", "by", "error"), [
+    ("bundle/ballast.bin", b"x", VerificationError),
+    ("run-agent", b"#!/bin/sh\n", VerificationError),
+    ("lib/json.py", b"raise SystemExit", VerificationError),
+    ("lib/agent.py", None, VerificationError),
+    ("eve", None, TrustError),
+])  # fmt: skip
 def test_what_was_changed_on_the_way_is_not_published(
     site: Site, replaced: str, by: bytes | None, error: type[Exception]
 ) -> None:

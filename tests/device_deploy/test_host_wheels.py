@@ -73,28 +73,25 @@ def test_the_first_interpreter_that_has_all_wheels_is_taken() -> None:
     assert chosen.python.series == "3.11"
 
 
-@pytest.mark.parametrize(
-    ("described", "runtime", "message"),
-    [
-        (
-            facts("aarch64", "3.13"),
-            TFLITE,
-            r"Python 3\.13 on aarch64 lacks tflite-runtime.*tflite-runtime on aarch64 for Python 3\.11",
-        ),
-        # Built for glibc 2.34; Debian bullseye has 2.31.
-        (facts("aarch64", "3.11", glibc=(2, 31)), TFLITE, r"glibc 2\.31 \(it needs 2\.34\)"),
-        (facts("aarch64", "3.11", glibc=None), LITERT, "must be glibc"),
-        (facts("armv7l", "3.11"), TFLITE, "apt-get install python3-numpy"),
-        (facts("armv7l", "3.11", numpy="1.24.2"), LITERT, "ai-edge-litert"),
-        (facts("aarch64", "3.8"), NATIVE, r"Python 3\.8 is older than 3\.9"),
-        (unseen("aarch64", "3.9"), LITERT, r"Python 3\.9 on aarch64 lacks numpy, ai-edge-litert.*Supported:"),
-        (unseen("riscv64", "3.11"), LITERT, "on riscv64 lacks"),
-        *(
-            (facts(machine, "3.11"), LITERT, "Supported: ai-edge-litert on aarch64 for Python")
-            for machine in ("riscv64", "i686", "armv6l")
-        ),
-    ],
-)
+@pytest.mark.parametrize(("described", "runtime", "message"), [
+    (
+        facts("aarch64", "3.13"),
+        TFLITE,
+        r"Python 3\.13 on aarch64 lacks tflite-runtime.*tflite-runtime on aarch64 for Python 3\.11",
+    ),
+    # Built for glibc 2.34; Debian bullseye has 2.31.
+    (facts("aarch64", "3.11", glibc=(2, 31)), TFLITE, r"glibc 2\.31 \(it needs 2\.34\)"),
+    (facts("aarch64", "3.11", glibc=None), LITERT, "must be glibc"),
+    (facts("armv7l", "3.11"), TFLITE, "apt-get install python3-numpy"),
+    (facts("armv7l", "3.11", numpy="1.24.2"), LITERT, "ai-edge-litert"),
+    (facts("aarch64", "3.8"), NATIVE, r"Python 3\.8 is older than 3\.9"),
+    (unseen("aarch64", "3.9"), LITERT, r"Python 3\.9 on aarch64 lacks numpy, ai-edge-litert.*Supported:"),
+    (unseen("riscv64", "3.11"), LITERT, "on riscv64 lacks"),
+    *(
+        (facts(machine, "3.11"), LITERT, "Supported: ai-edge-litert on aarch64 for Python")
+        for machine in ("riscv64", "i686", "armv6l")
+    ),
+])  # fmt: skip
 def test_what_has_no_wheels_is_told_why(described: TargetFacts, runtime: RuntimeName, message: str) -> None:
     with pytest.raises(UnsupportedDeviceError, match=f"(?s){message}"):
         select(described, (runtime,))
@@ -168,15 +165,12 @@ def test_prefetching_for_a_device_that_is_not_there(
     assert len(requests) == 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--python", "3.11"], "--platform aarch64 --python 3.11"),
-        (["--platform", "aarch64", "--python", "3"], "--python must"),
-        (["--platform", "riscv64"], "Supported: ai-edge-litert on aarch64"),
-        (["--platform", "aarch64", "--runtime", "torch"], "tflite-runtime"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["--python", "3.11"], "--platform aarch64 --python 3.11"),
+    (["--platform", "aarch64", "--python", "3"], "--python must"),
+    (["--platform", "riscv64"], "Supported: ai-edge-litert on aarch64"),
+    (["--platform", "aarch64", "--runtime", "torch"], "tflite-runtime"),
+])  # fmt: skip
 def test_prefetching_says_what_is_wrong_and_fetches_nothing(
     away: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:

@@ -478,20 +478,17 @@ def test_roots_floor_stops_an_older_release_whatever_the_user_accepts(pi: Pi) ->
 READ_ONLY, NOEXEC = (f'mount -o remount,bind,{option} "{{}}"' for option in ("ro", "noexec"))
 
 
-@pytest.mark.parametrize(
-    ("memory", "home", "code"),
-    [
-        ("rw", READ_ONLY, "ok"),
-        ("rw,noexec", "true", "ok"),
-        ("ro", "true", "ok"),
-        ("rw,size=4k", "true", "ok"),
-        ("ro", READ_ONLY, "no-space"),
-        ("rw,size=4k", READ_ONLY, "no-space"),
-        ("rw", NOEXEC, "ok"),
-        ("rw,noexec", NOEXEC, "unsupported"),
-        ("rw,noexec", READ_ONLY, "unsupported"),
-    ],
-)
+@pytest.mark.parametrize(("memory", "home", "code"), [
+    ("rw", READ_ONLY, "ok"),
+    ("rw,noexec", "true", "ok"),
+    ("ro", "true", "ok"),
+    ("rw,size=4k", "true", "ok"),
+    ("ro", READ_ONLY, "no-space"),
+    ("rw,size=4k", READ_ONLY, "no-space"),
+    ("rw", NOEXEC, "ok"),
+    ("rw,noexec", NOEXEC, "unsupported"),
+    ("rw,noexec", READ_ONLY, "unsupported"),
+])  # fmt: skip
 def test_copies_need_no_room_on_the_disk(pi: Pi, memory: str, home: str, code: str) -> None:
     starts = {"run-agent": '#!/bin/sh\nexec "$QUARL_AGENT"\n', "lib/policy-agent": "#!/bin/sh\necho on\n"}
     pi.lay(SECOND, {**PROGRAM, **starts})

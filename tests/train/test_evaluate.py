@@ -92,13 +92,10 @@ def test_the_default_is_the_float_policy_and_the_report_goes_to_a_file(
     assert printed.endswith("[–]: a single episode, or episodes with equal returns, give no interval.\n")
 
 
-@pytest.mark.parametrize(
-    ("options", "shown"),
-    [
-        (["pendulum-ddpg", "--episodes", "4", "--seed", "313"], "-118.15 [-126.21, -110.10]"),
-        (["cartpole-dqn", "--episodes", "20"], "500.00 [–]"),
-    ],
-)
+@pytest.mark.parametrize(("options", "shown"), [
+    (["pendulum-ddpg", "--episodes", "4", "--seed", "313"], "-118.15 [-126.21, -110.10]"),
+    (["cartpole-dqn", "--episodes", "20"], "500.00 [–]"),
+])  # fmt: skip
 def test_a_committed_policy_is_judged_with_students_interval(
     options: list[str], shown: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -116,21 +113,18 @@ def test_an_artifact_is_judged_without_tensorflow(bundle: Bundle) -> None:
     assert done.stdout.splitlines()[-1] == "0 []"
 
 
-@pytest.mark.parametrize(
-    ("options", "status", "words"),
-    [
-        (["--precision", "int9"], 1, ["int9", "int8"]),
-        (["--precision", "fp16"], 1, ["fp16", "fp32.tflite, int8.tflite", "quarl convert --bits 16 --policy"]),
-        (["--precision", "int8", "--runtime", "onnxruntime"], 1, ["onnxruntime", "(onnx)", "--bits 8"]),
-        (["--precision", "int8", "--runtime", "torch"], 1, ["torch", "litert"]),
-        (["--runtime", "litert"], 2, ["--precision int8"]),
-        (["--compare"], 2, ["--precision int8"]),
-        (["--episodes", "0"], 2, ["at least 1"]),
-        (["--preset", "hard"], 2, ["--preset", "Leave it out"]),
-        (["--video", "film.avi"], 2, [".mp4 or .gif"]),
-        (["--task", "Acrobot-v1"], 1, ["another observation", "cart_position", "cos_angle_1"]),
-    ],
-)
+@pytest.mark.parametrize(("options", "status", "words"), [
+    (["--precision", "int9"], 1, ["int9", "int8"]),
+    (["--precision", "fp16"], 1, ["fp16", "fp32.tflite, int8.tflite", "quarl convert --bits 16 --policy"]),
+    (["--precision", "int8", "--runtime", "onnxruntime"], 1, ["onnxruntime", "(onnx)", "--bits 8"]),
+    (["--precision", "int8", "--runtime", "torch"], 1, ["torch", "litert"]),
+    (["--runtime", "litert"], 2, ["--precision int8"]),
+    (["--compare"], 2, ["--precision int8"]),
+    (["--episodes", "0"], 2, ["at least 1"]),
+    (["--preset", "hard"], 2, ["--preset", "Leave it out"]),
+    (["--video", "film.avi"], 2, [".mp4 or .gif"]),
+    (["--task", "Acrobot-v1"], 1, ["another observation", "cart_position", "cos_angle_1"]),
+])  # fmt: skip
 def test_what_cannot_be_judged_is_refused_with_what_can(
     bundle: Bundle, options: list[str], status: int, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -70,14 +70,11 @@ def test_an_artifact_is_compared_zone_by_zone(tmp_path: Path, capsys: pytest.Cap
     assert "fp32 minus float, the same episodes on hard, zone 4: return " in table
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--input-path", str(ZOO / "benchmark" / "cartpole-dqn")], ["--zones", "CartPole-v1", "Leave it"]),
-        (["--input-path", str(ZOO / "I"), "--video", "x.mp4"], ["--video", "--zones", "Leave one of them out"]),
-        (["--input-path", str(ZOO / "I"), "--preset", "extreme"], ["--preset", "extreme", "shipped"]),
-    ],
-)
+@pytest.mark.parametrize(("options", "words"), [
+    (["--input-path", str(ZOO / "benchmark" / "cartpole-dqn")], ["--zones", "CartPole-v1", "Leave it"]),
+    (["--input-path", str(ZOO / "I"), "--video", "x.mp4"], ["--video", "--zones", "Leave one of them out"]),
+    (["--input-path", str(ZOO / "I"), "--preset", "extreme"], ["--preset", "extreme", "shipped"]),
+])  # fmt: skip
 def test_zones_that_there_are_not_are_refused(
     options: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

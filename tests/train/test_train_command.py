@@ -65,48 +65,45 @@ def test_the_bundle_says_how_it_was_trained(tmp_path: Path) -> None:
     assert bundle.spec.control_period_s == 0.02  # CartPole's own tau
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ([], ["is required", "quarl train --task navigation --policy I", "--task my_module:MyTask-v0"]),
-        (["--steps", "5"], ["is required", "--task cartpole"]),
-        (["--task", "NoSuch-v0"], ["NoSuch-v0", "navigation", "CartPole-v1"]),
-        (["--task", "cartpol"], ["cartpol", "Did you mean cartpole?"]),
-        (["--task", "MountainCarContinous-v0"], ["Did you mean MountainCarContinuous-v0"]),
-        (
-            ["--task", "Pendulum-v1", "--method", "dqn"],
-            ["discrete actions", "--method ppo, recurrent_ppo, a2c, ddpg, d4pg, td3, sac"],
-        ),
-        (
-            ["--task", "cartpole", "--method", "ddpg"],
-            ["requires continuous actions", "--method ppo, recurrent_ppo, dqn, a2c, distill"],
-        ),
-        (["--task", "gym,CartPole-v1", "--method", "d4pg"], ["requires continuous actions", "CartPole-v1"]),
-        (
-            [*NAVIGATION, "--precision", "8"],
-            ["--precision 8", "--quantization-method quantization-aware", "quarl convert --bits 8 --policy NAME"],
-        ),
-        (["--task", "cartpole", "--model", "nature"], ["nature does not fit CartPole-v1"]),
-        (["--task", "navigation", "--preset", "extreme"], ["extreme", "hard", "shipped"]),
-        (["--task", "CartPole-v1", "--preset", "hard"], ["--preset hard", "Leave it out"]),
-        ([*NAVIGATION, "--set", "learning_rat=1"], ["learning_rat", "learning_rate"]),
-        ([*NAVIGATION, "--set", "epochs=1.5"], ["epochs", "1.5", "int"]),
-        ([*NAVIGATION, "--set", "epochs"], ["NAME=VALUE"]),
-        ([*NAVIGATION, "--steps", "0"], ["--steps"]),
-        (["--task", "cartpole", "--seed", "-1"], ["--seed"]),
-        (["--task", "cartpole", "--stop-preset", "hard"], ["--stop-preset", "CartPole-v1", "leave it out"]),
-        (["--task", "cartpole", "--command-latency", "0.2"], ["--command-latency", "Leave it out"]),
-        (["--task", "cartpole", "--curriculum"], ["the task cartpole", "Leave it out"]),
-        ([*NAVIGATION, "--command-latency", "0.4,0.1"], ["0.4,0.1", "[low, high]", "0.05,0.4", "quarl bench latency"]),
-        ([*NAVIGATION, "--command-latency", "-1"], ["--command-latency -1", "none negative"]),
-        ([*NAVIGATION, "--command-latency", "./nowhere.json"], ["nowhere.json", "No such file", "0.05,0.4"]),
-        ([*NAVIGATION, "--stop-preset", "extreme"], ["--stop-preset", "hard, shipped"]),
-        ([*NAVIGATION, "--set", "minibatch=1000"], ["1000", "minibatch must divide", "2048"]),
-        (["--task", "cartpole", "--method", "dqn", "--set", "n_step=2000"], ["learning_starts", "at least 16000"]),
-        (["--task", "cartpole", "--method", "dqn", "--set", "n_step=0"], ["at least 1"]),
-        (["--task", "pendulum", "--method", "d4pg", "--set", "minibatch=0"], ["at least 1"]),
-    ],
-)
+@pytest.mark.parametrize(("options", "words"), [
+    ([], ["is required", "quarl train --task navigation --policy I", "--task my_module:MyTask-v0"]),
+    (["--steps", "5"], ["is required", "--task cartpole"]),
+    (["--task", "NoSuch-v0"], ["NoSuch-v0", "navigation", "CartPole-v1"]),
+    (["--task", "cartpol"], ["cartpol", "Did you mean cartpole?"]),
+    (["--task", "MountainCarContinous-v0"], ["Did you mean MountainCarContinuous-v0"]),
+    (
+        ["--task", "Pendulum-v1", "--method", "dqn"],
+        ["discrete actions", "--method ppo, recurrent_ppo, a2c, ddpg, d4pg, td3, sac"],
+    ),
+    (
+        ["--task", "cartpole", "--method", "ddpg"],
+        ["requires continuous actions", "--method ppo, recurrent_ppo, dqn, a2c, distill"],
+    ),
+    (["--task", "gym,CartPole-v1", "--method", "d4pg"], ["requires continuous actions", "CartPole-v1"]),
+    (
+        [*NAVIGATION, "--precision", "8"],
+        ["--precision 8", "--quantization-method quantization-aware", "quarl convert --bits 8 --policy NAME"],
+    ),
+    (["--task", "cartpole", "--model", "nature"], ["nature does not fit CartPole-v1"]),
+    (["--task", "navigation", "--preset", "extreme"], ["extreme", "hard", "shipped"]),
+    (["--task", "CartPole-v1", "--preset", "hard"], ["--preset hard", "Leave it out"]),
+    ([*NAVIGATION, "--set", "learning_rat=1"], ["learning_rat", "learning_rate"]),
+    ([*NAVIGATION, "--set", "epochs=1.5"], ["epochs", "1.5", "int"]),
+    ([*NAVIGATION, "--set", "epochs"], ["NAME=VALUE"]),
+    ([*NAVIGATION, "--steps", "0"], ["--steps"]),
+    (["--task", "cartpole", "--seed", "-1"], ["--seed"]),
+    (["--task", "cartpole", "--stop-preset", "hard"], ["--stop-preset", "CartPole-v1", "leave it out"]),
+    (["--task", "cartpole", "--command-latency", "0.2"], ["--command-latency", "Leave it out"]),
+    (["--task", "cartpole", "--curriculum"], ["the task cartpole", "Leave it out"]),
+    ([*NAVIGATION, "--command-latency", "0.4,0.1"], ["0.4,0.1", "[low, high]", "0.05,0.4", "quarl bench latency"]),
+    ([*NAVIGATION, "--command-latency", "-1"], ["--command-latency -1", "none negative"]),
+    ([*NAVIGATION, "--command-latency", "./nowhere.json"], ["nowhere.json", "No such file", "0.05,0.4"]),
+    ([*NAVIGATION, "--stop-preset", "extreme"], ["--stop-preset", "hard, shipped"]),
+    ([*NAVIGATION, "--set", "minibatch=1000"], ["1000", "minibatch must divide", "2048"]),
+    (["--task", "cartpole", "--method", "dqn", "--set", "n_step=2000"], ["learning_starts", "at least 16000"]),
+    (["--task", "cartpole", "--method", "dqn", "--set", "n_step=0"], ["at least 1"]),
+    (["--task", "pendulum", "--method", "d4pg", "--set", "minibatch=0"], ["at least 1"]),
+])  # fmt: skip
 def test_mistakes_are_answered_with_what_is_allowed(
     options: list[str], words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -269,21 +266,18 @@ def test_the_delay_ends_and_the_rest_is_quantized(tmp_path: Path) -> None:
     assert Bundle.load(tmp_path / "b").spec.quantization is None
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ([*PPO, "--precision", "4"], "--quantization-method quantization-aware"),
-        ([*PPO, *AWARE, "32"], "--precision 8"),
-        ([*PPO, "--minutes", "-1"], "--minutes"),
-        ([*PPO, "--teacher", "III"], "--method ppo"),
-        ([*PPO, *AWARE, "9"], "2 … 8"),
-        ([*PPO, "--quant-delay", "0.2"], "--quant-delay"),
-        ([*PPO, *AWARE, "4", "--steps", "512", "--quant-delay", "512"], "would be quantized"),
-        ([*PPO, *AWARE, "4", "--mixed-precision", "bfloat16"], "float32"),
-        ([*DISTILL, *AWARE, "9"], "2 … 8"),
-        ([*DISTILL, "--set", "activity_penalty=-1"], "activity_penalty"),
-    ],
-)
+@pytest.mark.parametrize(("options", "words"), [
+    ([*PPO, "--precision", "4"], "--quantization-method quantization-aware"),
+    ([*PPO, *AWARE, "32"], "--precision 8"),
+    ([*PPO, "--minutes", "-1"], "--minutes"),
+    ([*PPO, "--teacher", "III"], "--method ppo"),
+    ([*PPO, *AWARE, "9"], "2 … 8"),
+    ([*PPO, "--quant-delay", "0.2"], "--quant-delay"),
+    ([*PPO, *AWARE, "4", "--steps", "512", "--quant-delay", "512"], "would be quantized"),
+    ([*PPO, *AWARE, "4", "--mixed-precision", "bfloat16"], "float32"),
+    ([*DISTILL, *AWARE, "9"], "2 … 8"),
+    ([*DISTILL, "--set", "activity_penalty=-1"], "activity_penalty"),
+])  # fmt: skip
 def test_options_that_do_not_go_together_are_refused(
     options: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -92,8 +92,6 @@ def moved(before: Mapping[str, Any], after: Mapping[str, Any]) -> float:
     return max(float(np.abs(np.asarray(before[name]) - np.asarray(after[name])).max()) for name in before)
 
 
-
-
 def test_backward_is_the_slope_of_a_loss() -> None:
     weights = initial_weights(np.random.default_rng(1), NETWORK, (3,), 2, head_gain=1.0)
     inputs, direction = normal(5, 3), normal(5, 2)
@@ -156,8 +154,6 @@ def test_losses_by_hand() -> None:
     losses, derivatives = huber(np.array([0.5, -3.0], np.float32), 1.0)
     assert losses.tolist() == [0.125, 2.5]
     assert derivatives.tolist() == [0.5, -1.0]
-
-
 
 
 def on_policy(distribution: Distribution, outputs: int, moments: tuple[str, ...]) -> tuple[ActorCritic, dict[str, Any]]:
@@ -304,8 +300,6 @@ def test_ddpg(eagerly: None, more: dict[str, Any], quantized: bool, held: dict[s
     np.testing.assert_allclose(np.asarray(metrics), rows, atol=1e-5)
     assert moved(learner.groups["actor"], by_hand["actor"]) > 3e-4
     assert_held(by_hand["actor"], by_hand["critic"], held)
-
-
 
 
 def test_the_engine_refuses_what_it_does_not_know() -> None:

@@ -26,14 +26,10 @@ HEADS: dict[str, DiscreteHead | ContinuousHead] = {
 
 def make_spec(head: str = "discrete", hidden: tuple[int, ...] = (16, 12), size: int = 4) -> PolicySpec:
     return PolicySpec(
-        name="small",
-        observation=(ObservationField("state", (size,), "1"),),
-        normaliser=Normaliser((0.5,) * size, (2.0,) * size, 5.0),
-        network=NetworkSpec(hidden),
-        head=HEADS[head],
-        control_period_s=0.02,
-        environment=EnvironmentSpec("Test-v0"),
-    )
+        name="small", observation=(ObservationField("state", (size,), "1"),),
+        normaliser=Normaliser((0.5,) * size, (2.0,) * size, 5.0), network=NetworkSpec(hidden), head=HEADS[head],
+        control_period_s=0.02, environment=EnvironmentSpec("Test-v0"),
+    )  # fmt: skip
 
 
 def make_weights(spec: PolicySpec, seed: int = 0) -> dict[str, np.ndarray]:

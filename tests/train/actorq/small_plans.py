@@ -15,15 +15,9 @@ from quarl.train.runs.presets import build
 from quarl.train.runs.request import RunRequest
 
 DQN = {
-    "environments": 1,
-    "rollout_steps": 1,
-    "updates": 2,
-    "minibatch": 4,
-    "n_step": 1,
-    "learning_starts": 10,
-    "replay_capacity": 100,
-    "engine": "numpy",
-}
+    "environments": 1, "rollout_steps": 1, "updates": 2, "minibatch": 4, "n_step": 1, "learning_starts": 10,
+    "replay_capacity": 100, "engine": "numpy",
+}  # fmt: skip
 FACTS = {"actor": 0, "life": 0}
 
 
@@ -44,11 +38,8 @@ def make_rows(count: int, updates: int = 0, first: int = 0) -> dict[str, np.ndar
     observation = np.random.default_rng(first).normal(size=(count, 4)).astype(np.float32)
     observation[:, 0] = numbers
     return {
-        "observation": observation,
-        "action": (np.arange(count) % 2).astype(np.int32),
-        "return": np.ones(count, np.float32),
-        "discount": np.full(count, 0.99, np.float32),
-        "next_observation": observation + np.float32(0.1),
-        "updates": np.full(count, updates, np.int64),
+        "observation": observation, "action": (np.arange(count) % 2).astype(np.int32),
+        "return": np.ones(count, np.float32), "discount": np.full(count, 0.99, np.float32),
+        "next_observation": observation + np.float32(0.1), "updates": np.full(count, updates, np.int64),
         "greedy": np.zeros(count, np.int32),
-    }
+    }  # fmt: skip

@@ -33,8 +33,6 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RENEWAL_PAUSE_S", 0.0)
 
 
-
-
 @pytest.fixture(scope="module")
 def handed() -> Iterator[Pushed]:
     """The fresh policy of the small plan, as its learner hands it over."""
@@ -205,8 +203,6 @@ def test_later_steps_are_sent_only_where_a_correction_needs_them(n_step: int, co
     counter = Counter(20)
     Actor(make_plan(algorithm={"n_step": n_step}, correct_mismatch=correct), 0, 0, Shelf(), counter).run()
     assert all(("following" in columns) == follows for columns in counter.columns)
-
-
 
 
 class Hall:

@@ -22,7 +22,6 @@ from quarl.train.actorq.stepping import NO_CHOICE
 from tests.train.actorq.small_plans import make_plan
 
 
-
 def four_steps(greedy: list[list[int]], discounts: list[float]) -> dict[str, np.ndarray]:
     """4-step returns of rewards 1, 2, 4, 8 with γ = ½ from s₀; sₖ is [k]."""
     count = len(greedy)
@@ -79,8 +78,6 @@ def test_mismatch_by_hand() -> None:
     assert mismatch(np.array([0, 1, 2, 1]), np.array([0, 1, 1, 0])) == {"disagreement": 0.5}
     learner, actors = np.array([[0.5, -1.0], [0.0, 0.25]]), np.array([[0.25, -1.0], [-0.5, 0.5]])
     assert mismatch(learner, actors) == {"distance": pytest.approx((0.25 + 0 + 0.5 + 0.25) / 4)}
-
-
 
 
 class Scripted:
@@ -175,33 +172,28 @@ def test_the_start_is_uniform_or_the_noise_alone() -> None:
         assert np.abs(actions).max() <= 1.0
 
 
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"n_actors": 0}, "--n-actors"),
-        ({"actor_update_period": 0}, "--actor-update-period"),
-        ({"insert_every": -1}, "--insert-every"),
-        ({"max_staleness": 0}, "--max-staleness"),
-        ({"quantize": 4}, r"\(int8\), 16 \(fp16\)"),
-        ({"quantize_communication": 2}, "--quantize-communication"),
-        ({"replay_shards": 3}, "--replay-shards"),
-        ({"samples_per_insert": -1.0}, "--samples-per-insert"),
-        ({"samples_per_insert": float("inf")}, "--samples-per-insert"),
-        ({"samples_per_insert": float("nan")}, "--samples-per-insert"),
-        ({"publish_every": -1}, "--publish-every"),
-        ({"publish_every": 11, "max_staleness": 10}, "--publish-every"),
-        ({"priority_exponent": -0.5}, "--priority-exponent"),
-        ({"priority_exponent": float("nan")}, "--priority-exponent"),
-        ({"importance_exponent": 1.5}, "--importance-exponent"),
-        ({"runtime": "onnxruntime"}, "litert, tflite-runtime or"),
-        ({"runtime": "native", "quantize": 16}, "--runtime native executes"),
-        ({"runtime": "native", "quantize": 32}, r"32\. Type --quantize"),
-        ({"step_delays_s": (0.1, -0.1)}, "--step-delays-s"),
-        ({"step_delays_s": (0.1, 0.1, 0.1)}, "--step-delays-s"),
-    ],
-)
+@pytest.mark.parametrize(("change", "words"), [
+    ({"n_actors": 0}, "--n-actors"),
+    ({"actor_update_period": 0}, "--actor-update-period"),
+    ({"insert_every": -1}, "--insert-every"),
+    ({"max_staleness": 0}, "--max-staleness"),
+    ({"quantize": 4}, r"\(int8\), 16 \(fp16\)"),
+    ({"quantize_communication": 2}, "--quantize-communication"),
+    ({"replay_shards": 3}, "--replay-shards"),
+    ({"samples_per_insert": -1.0}, "--samples-per-insert"),
+    ({"samples_per_insert": float("inf")}, "--samples-per-insert"),
+    ({"samples_per_insert": float("nan")}, "--samples-per-insert"),
+    ({"publish_every": -1}, "--publish-every"),
+    ({"publish_every": 11, "max_staleness": 10}, "--publish-every"),
+    ({"priority_exponent": -0.5}, "--priority-exponent"),
+    ({"priority_exponent": float("nan")}, "--priority-exponent"),
+    ({"importance_exponent": 1.5}, "--importance-exponent"),
+    ({"runtime": "onnxruntime"}, "litert, tflite-runtime or"),
+    ({"runtime": "native", "quantize": 16}, "--runtime native executes"),
+    ({"runtime": "native", "quantize": 32}, r"32\. Type --quantize"),
+    ({"step_delays_s": (0.1, -0.1)}, "--step-delays-s"),
+    ({"step_delays_s": (0.1, 0.1, 0.1)}, "--step-delays-s"),
+])  # fmt: skip
 def test_settings_that_make_no_sense_are_refused(change: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         ActorQSettings(**change)
@@ -241,8 +233,6 @@ def test_the_artifacts_format_is_that_of_the_actors_runtime(runtime: Any, wanted
     assert ActorQSettings(runtime=runtime).artifact_format is wanted
 
 
-
-
 def test_where_the_time_went_by_hand() -> None:
     def facts_of(steps: int, total: float, **seconds: float) -> dict[str, Any]:
         parts = {**dict.fromkeys(PARTS, 0.0), **seconds, "total": total}
@@ -254,8 +244,6 @@ def test_where_the_time_went_by_hand() -> None:
     expected = {**dict.fromkeys(PARTS, 0.0), "step": 1250.0, "inference": 625.0, "wait": 312.5, "other": 312.5}
     assert found["microseconds_per_step"] == expected
     assert breakdown([])["steps"] == 0
-
-
 
 
 def test_actors_and_the_command_line_import_neither_ray_nor_tensorflow() -> None:

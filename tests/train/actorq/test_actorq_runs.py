@@ -71,13 +71,8 @@ def test_a_run_gives_an_ordinary_bundle(started: Callable[..., Command], capfd: 
     # int8: 4·64 + 64·64 + 64·2 = 4,480 weights in a byte each and the model around them; fp32 would be 17,920
     assert 4480 < reported["parameters"]["bytes_each"] < 12_000
     assert set(reported["breakdown"]["microseconds_per_step"]) >= {
-        "step",
-        "inference",
-        "pull",
-        "deserialize",
-        "load",
-        "insert",
-    }
+        "step", "inference", "pull", "deserialize", "load", "insert",
+    }  # fmt: skip
     rows = read_rows((run.output / "learning_curve.csv").read_text())
     assert [float(row["actor_staleness"]) >= 0 for row in rows if row["actor_staleness"]]  # of rows with new steps
     assert float(rows[-1]["updates"]) > 0

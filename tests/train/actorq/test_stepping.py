@@ -15,13 +15,9 @@ from quarl.train.suites.episodes import Transition
 def step(time: int, reward: float = 0.0, end: str = "", **others: Any) -> Step:
     """A step from [time, time + ½] to [time + 1, time + 1½]; ``end`` is "terminated", "time limit" or nothing."""
     values = {
-        "observation": np.array([time, time + 0.5], np.float32),
-        "reward": reward,
-        "terminated": end == "terminated",
-        "cut": bool(end),
-        "next_observation": np.array([time + 1, time + 1.5], np.float32),
-        "updates": 10 * time,
-    }
+        "observation": np.array([time, time + 0.5], np.float32), "reward": reward, "terminated": end == "terminated",
+        "cut": bool(end), "next_observation": np.array([time + 1, time + 1.5], np.float32), "updates": 10 * time,
+    }  # fmt: skip
     action, greedy = others.pop("action", time % 3), others.pop("greedy", 2)
     choice = Choice(action, np.zeros(1), greedy, others.pop("chosen", False))
     return Step(choice=choice, **{**values, **others})

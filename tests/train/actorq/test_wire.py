@@ -42,8 +42,6 @@ def arrived(weights: dict[str, np.ndarray], bits: int) -> dict[str, np.ndarray]:
     return half_weights(weights) if bits == 16 else weights
 
 
-
-
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize(("runtime", "quantize", "communication"), ACTING)
 def test_every_pair_of_bits_acts_as_the_reference_says(
@@ -97,7 +95,6 @@ def test_weights_that_the_native_engine_does_not_execute_are_refused(bits: int) 
         publish(pushed, 1, bits, bits, ArtifactFormat.NATIVE)
 
 
-
 KERNELS, VECTORS = 8 * 512 + 512 * 512 + 512 * 3, 512 + 512 + 3  # numbers of a (512, 512) policy
 
 
@@ -137,8 +134,6 @@ def test_an_int8_artifact_is_a_quarter_of_the_fp32_one() -> None:
     assert 0.25 < sizes[8] / sizes[32] < 0.28
 
 
-
-
 def sent(quantize: int = 8, communication: int = 8) -> Published:
     return publish(push(make_spec(), make_weights(make_spec())), 3, quantize, communication)
 
@@ -160,11 +155,9 @@ def test_damaged_data_is_refused(damage: str) -> None:
     data = published.data.copy()
     data[len(data) // 2] ^= 1
     damaged = {
-        "one bit": data,
-        "cut": published.data[:-1],
-        "longer": np.append(published.data, np.uint8(0)),
+        "one bit": data, "cut": published.data[:-1], "longer": np.append(published.data, np.uint8(0)),
         "empty": published.data[:0],
-    }
+    }  # fmt: skip
     with refused(WireError, "damaged_parameters"):
         published.attach_data(damaged[damage])
 
@@ -191,17 +184,13 @@ def test_int8_without_calibration_is_refused() -> None:
         publish(replace(pushed, calibration=pushed.calibration[:0]), 1, 8, 8)
 
 
-
-
 def test_the_quantization_error_by_hand() -> None:
     # One unit passes x on: with 16 bits x · (1 + 2⁻¹²) is x · 1, off by x · 2⁻¹². Normalised x is 0, 4, 8: mean 4.
     spec = replace(make_spec(hidden=(1,), size=1), normaliser=Normaliser((0.0,), (1.0,), 100.0))
     weights = {
-        "dense_0/kernel": np.array([[1.0 + 2.0**-12]], np.float32),
-        "dense_0/bias": np.zeros(1, np.float32),
-        "head/kernel": np.ones((1, 3), np.float32),
-        "head/bias": np.zeros(3, np.float32),
-    }
+        "dense_0/kernel": np.array([[1.0 + 2.0**-12]], np.float32), "dense_0/bias": np.zeros(1, np.float32),
+        "head/kernel": np.ones((1, 3), np.float32), "head/bias": np.zeros(3, np.float32),
+    }  # fmt: skip
     pushed = replace(push(spec, weights), calibration=np.array([[0.0], [4.0], [8.0]], np.float32))
     assert quantization_error(pushed, Precision.FP16, 16) == pytest.approx(4.0 * 2.0**-12)
     assert quantization_error(pushed, Precision.FP32, 32) == 0.0

@@ -49,7 +49,6 @@ def test_clipping_together_takes_one_norm() -> None:
     assert (float(policy["a"]), float(value["a"])) == pytest.approx((0.3, 0.4), rel=1e-6)
 
 
-
 GAUSSIAN = Gaussian(ContinuousHead((-2.0, 0.0), (2.0, 10.0), Squash.CLIP), log_std=math.log(2.0))
 
 
@@ -83,7 +82,6 @@ def test_a_bundle_holds_the_networks_weights_and_not_the_distributions() -> None
     assert set(export_weights(learner.policy)) == {"dense_0/kernel", "dense_0/bias", "head/kernel", "head/bias"}
 
 
-
 PICTURES = NetworkSpec((6,), convolutions=(Convolution(4, 3, 1),))
 
 
@@ -113,8 +111,6 @@ def test_sixteen_bits_compute_nearly_the_same() -> None:
     _, exact = Forward(learner)(images)
     _, rough = Forward(learner, "bfloat16")(images)
     assert 0 < np.abs(exact - rough).max() < 0.02 * np.abs(exact).max()  # bfloat16 keeps 8 bits: 0.4 % a rounding
-
-
 
 
 @pytest.mark.parametrize("optimiser", ["rmsprop", "adam"])

@@ -164,8 +164,6 @@ def test_the_critic_learns_the_distribution_of_terminal_rewards() -> None:
     np.testing.assert_allclose(d4pg.mean_value(logits, settings.support), batch["return"][0], atol=1.5)
 
 
-
-
 WATCHED = D4PGSettings(minibatch=4, atoms=21, value_min=0.0, value_max=100.0, critic_learning_rate=1e-2)
 
 

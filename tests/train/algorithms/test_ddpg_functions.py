@@ -62,8 +62,6 @@ def test_the_smoothing_noise_is_clipped() -> None:
     assert noise.std() == pytest.approx(0.8823 * 0.2, rel=0.02)
 
 
-
-
 class Ones:
     """A random generator whose normal draws are all 1."""
 
@@ -147,18 +145,13 @@ def test_named_actions_are_refused_with_what_to_type() -> None:
         ActionRange(DiscreteHead(("left", "right")), "ddpg")
 
 
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"replay_capacity": 50}, "at least 72"),
-        ({"noise_reversion": 0.0}, "noise_reversion"),
-        ({"policy_period": 0}, "policy_period"),
-        ({"learning_starts": 1}, "at least 8"),
-        ({"noise_repeat": 0}, "noise_repeat"),
-    ],
-)
+@pytest.mark.parametrize(("change", "words"), [
+    ({"replay_capacity": 50}, "at least 72"),
+    ({"noise_reversion": 0.0}, "noise_reversion"),
+    ({"policy_period": 0}, "policy_period"),
+    ({"learning_starts": 1}, "at least 8"),
+    ({"noise_repeat": 0}, "noise_repeat"),
+])  # fmt: skip
 def test_settings_that_make_no_sense_are_refused(change: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         DDPGSettings(**change)

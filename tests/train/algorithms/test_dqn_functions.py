@@ -17,11 +17,9 @@ def test_double_targets_by_hand() -> None:
     # Row 0: the online network prefers action 1, which the target network values 10: 1 + 0.9·10 = 10 (not 1 + 0.9·20).
     # Row 1: terminated, so the factor is 0 and only the reward is left.
     targets = dqn.td_targets(
-        tf.constant([1.0, 5.0]),
-        tf.constant([0.9, 0.0]),
-        tf.constant([[2.0, 3.0], [1.0, 0.0]]),
+        tf.constant([1.0, 5.0]), tf.constant([0.9, 0.0]), tf.constant([[2.0, 3.0], [1.0, 0.0]]),
         tf.constant([[20.0, 10.0], [7.0, 7.0]]),
-    )
+    )  # fmt: skip
     np.testing.assert_allclose(targets, [10.0, 5.0])
 
 

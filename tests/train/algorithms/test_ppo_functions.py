@@ -60,16 +60,13 @@ def test_environments_do_not_mix() -> None:
         np.testing.assert_array_equal(together[:, part], alone)
 
 
-@pytest.mark.parametrize(
-    ("ratio", "advantage", "expected"),
-    [
-        (1.5, 2.0, 2.4),  # above 1 + ε with a good action: clipped to 1.2 · 2
-        (0.5, 2.0, 1.0),  # below 1 − ε with a good action: min keeps 0.5 · 2, so there is a way back
-        (1.5, -2.0, -3.0),  # above with a bad action: not clipped, it has to come back
-        (0.5, -2.0, -1.6),  # below with a bad action: clipped to 0.8 · −2
-        (1.1, 2.0, 2.2),  # inside
-    ],
-)
+@pytest.mark.parametrize(("ratio", "advantage", "expected"), [
+    (1.5, 2.0, 2.4),  # above 1 + ε with a good action: clipped to 1.2 · 2
+    (0.5, 2.0, 1.0),  # below 1 − ε with a good action: min keeps 0.5 · 2, so there is a way back
+    (1.5, -2.0, -3.0),  # above with a bad action: not clipped, it has to come back
+    (0.5, -2.0, -1.6),  # below with a bad action: clipped to 0.8 · −2
+    (1.1, 2.0, 2.2),  # inside
+])  # fmt: skip
 def test_clipped_surrogate_by_hand(ratio: float, advantage: float, expected: float) -> None:
     value = ppo.compute_clipped_surrogate(tf.constant([ratio]), tf.constant([advantage]), 0.2)
     assert float(value) == pytest.approx(expected, rel=1e-6)

@@ -21,11 +21,9 @@ from tests.refusals import refused
 
 TWO = NetworkSpec((9, 11), recurrences=(Recurrence(Cell.GRU, 8, 1), Recurrence(Cell.GRU, 5, 2)))
 SPEC = dataclasses.replace(
-    recurrent_spec("gru"),
-    network=TWO,
-    observation=(recurrent_spec("gru").observation[0], *state_fields(TWO)),
+    recurrent_spec("gru"), network=TWO, observation=(recurrent_spec("gru").observation[0], *state_fields(TWO)),
     normaliser=Normaliser((0.0,) * 7, (1.0,) * 7),
-)
+)  # fmt: skip
 
 
 def test_sequences_are_cut_in_time_and_environments_stay_apart() -> None:

@@ -20,17 +20,13 @@ from quarl.train.quantization.fake import QUANTIZER, fake_quantize_weights, scal
 from tests.train.algorithms.transitions import draw_batches
 
 
-
 def actor(spread: float) -> dict[str, Any]:
     """h = relu(2 s), μ = 3 h + 1, log σ = spread · h − 1."""
     return {
-        "dense_0/kernel": np.array([[2.0]], np.float32),
-        "dense_0/bias": np.zeros(1, np.float32),
-        "head/kernel": np.array([[3.0]], np.float32),
-        "head/bias": np.ones(1, np.float32),
-        LOG_STD_WEIGHTS: np.array([[spread]], np.float32),
-        LOG_STD_BIAS: np.array([-1.0], np.float32),
-    }
+        "dense_0/kernel": np.array([[2.0]], np.float32), "dense_0/bias": np.zeros(1, np.float32),
+        "head/kernel": np.array([[3.0]], np.float32), "head/bias": np.ones(1, np.float32),
+        LOG_STD_WEIGHTS: np.array([[spread]], np.float32), LOG_STD_BIAS: np.array([-1.0], np.float32),
+    }  # fmt: skip
 
 
 def test_two_heads_on_one_trunk_by_hand_for_arrays_and_tensors() -> None:
@@ -74,8 +70,6 @@ def test_the_density_stays_finite_where_tanh_is_one(end: float) -> None:
     assert float(tape.gradient(log_probability, mean)[0, 0]) == pytest.approx(np.sign(end) * 2.0)
 
 
-
-
 def test_soft_targets_by_hand() -> None:
     # Row 0: 1 + ½ (min(10, 4) − 2 · 3) = 0. Row 1: 1 + ½ (min(2, 8) + 2 · 1) = 3. Row 2 terminated: its reward alone.
     values = [tf.constant([10.0, 2.0, 7.0]), tf.constant([4.0, 8.0, 7.0])]
@@ -105,17 +99,12 @@ def test_temperature_loss_and_its_slope_by_hand() -> None:
     assert through is None  # the policy is not moved by it
 
 
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"temperature": 0.0}, "temperature"),
-        ({"target_entropy": float("-inf")}, "target_entropy"),
-        ({"temperature_learning_rate": 0.0}, "temperature_learning_rate"),
-        ({"learning_starts": 1}, "at least 8"),
-    ],
-)
+@pytest.mark.parametrize(("change", "words"), [
+    ({"temperature": 0.0}, "temperature"),
+    ({"target_entropy": float("-inf")}, "target_entropy"),
+    ({"temperature_learning_rate": 0.0}, "temperature_learning_rate"),
+    ({"learning_starts": 1}, "at least 8"),
+])  # fmt: skip
 def test_settings_that_make_no_sense_are_refused(change: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         SACSettings(**change)
@@ -179,8 +168,6 @@ def test_many_updates_in_one_call_are_the_same_as_one_by_one() -> None:
     for group, arrays in together.groups.items():
         for name, array in arrays.items():
             np.testing.assert_allclose(array, single.groups[group][name], atol=1e-6, err_msg=f"{group} {name}")
-
-
 
 
 def test_quantizers_leave_the_layer_of_log_std_alone() -> None:

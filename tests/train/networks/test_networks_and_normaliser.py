@@ -42,11 +42,9 @@ def test_adam_by_hand() -> None:
 
 def test_mlp_by_hand() -> None:
     weights = {
-        "dense_0/kernel": np.array([[1.0, -1.0]], np.float32),
-        "dense_0/bias": np.array([0.0, 1.0], np.float32),
-        "head/kernel": np.array([[2.0], [3.0]], np.float32),
-        "head/bias": np.array([0.5], np.float32),
-    }
+        "dense_0/kernel": np.array([[1.0, -1.0]], np.float32), "dense_0/bias": np.array([0.0, 1.0], np.float32),
+        "head/kernel": np.array([[2.0], [3.0]], np.float32), "head/bias": np.array([0.5], np.float32),
+    }  # fmt: skip
     # x = 3: hidden [3, −2] → [3, 0] → 6.5;  x = −1: hidden [−1, 2] → [0, 2] → 6.5;  x = 0: [0, 1] → 3.5
     outputs = mlp(weights, np.array([[3.0], [-1.0], [0.0]], np.float32))
     np.testing.assert_array_equal(outputs[:, 0], [6.5, 6.5, 3.5])

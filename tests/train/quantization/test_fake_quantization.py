@@ -42,15 +42,10 @@ GRIDS = [(8, WeightRange.LARGEST), (5, WeightRange.LARGEST), (4, WeightRange.LAR
 
 def spec(quantization: TrainedQuantization) -> PolicySpec:
     return PolicySpec(
-        name="tiny",
-        observation=(ObservationField("x", (6,), "m"),),
-        normaliser=Normaliser((0.1,) * 6, (1.5,) * 6, 5.0),
-        network=NETWORK,
-        head=DiscreteHead(("a", "b", "c")),
-        control_period_s=0.1,
-        environment=EnvironmentSpec("Tiny-v0"),
-        quantization=quantization,
-    )
+        name="tiny", observation=(ObservationField("x", (6,), "m"),),
+        normaliser=Normaliser((0.1,) * 6, (1.5,) * 6, 5.0), network=NETWORK, head=DiscreteHead(("a", "b", "c")),
+        control_period_s=0.1, environment=EnvironmentSpec("Tiny-v0"), quantization=quantization,
+    )  # fmt: skip
 
 
 def trained(bits: int, weight_range: WeightRange) -> tuple[PolicySpec, dict[str, np.ndarray], np.ndarray]:
@@ -184,15 +179,12 @@ def test_quantizers_begin_after_the_delay_and_follow_the_ranges() -> None:
     assert twin.policy(weights, normaliser).quantization == aware.policy(weights, normaliser).quantization is not None
 
 
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ({"quantization_bits": 9}, "2 … 8"),
-        ({"quantization_bits": 1}, "2 … 8"),
-        ({"quantization_bits": 4, "compute": "bfloat16"}, "float32"),
-        ({"quant_delay": -0.1}, "quant_delay"),
-    ],
-)
+@pytest.mark.parametrize(("values", "words"), [
+    ({"quantization_bits": 9}, "2 … 8"),
+    ({"quantization_bits": 1}, "2 … 8"),
+    ({"quantization_bits": 4, "compute": "bfloat16"}, "float32"),
+    ({"quant_delay": -0.1}, "quant_delay"),
+])  # fmt: skip
 def test_settings_that_cannot_be_are_refused(values: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         build(PPOSettings, values)

@@ -99,8 +99,6 @@ def test_a_master_copy_remembers_steps_that_sixteen_bits_forget() -> None:
     assert float(tf.cast(master, tf.bfloat16)) < 1.0
 
 
-
-
 def step(state: dict, factor: float) -> tuple[dict, dict]:
     """One step of gradient descent on w · factor in float16; the new state, and the gradients."""
     weights = {"w": tf.constant(state["weights"]["w"])}
@@ -162,8 +160,6 @@ def test_the_scale_does_not_fall_below_one() -> None:
     assert step(fresh(1.0), np.inf)[0]["loss_scale"]["scale"] == 1.0
 
 
-
-
 def test_a_kernels_gradient_by_hand() -> None:
     # One channel, kernel 2 × 2, stride 1, an input of 3 × 3: four places, each sees one corner of the input.
     inputs = tf.reshape(tf.range(9.0), (1, 3, 3, 1))  # 0 1 2 / 3 4 5 / 6 7 8
@@ -210,18 +206,13 @@ def test_convolution_gradients_equal_tensorflows_for_any_stride(size: int, strid
         np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-3)
 
 
-
-
-@pytest.mark.parametrize(
-    ("flags", "compute", "slow"),
-    [
-        ("flags : fpu avx512f avx512_bf16", Compute.BFLOAT16, False),
-        ("flags : fpu avx512f", Compute.BFLOAT16, True),
-        ("flags : fpu avx512_bf16", Compute.FLOAT16, True),
-        ("Features : fp asimd asimdhp", Compute.FLOAT16, False),
-        ("flags : fpu", Compute.FLOAT32, False),
-    ],
-)
+@pytest.mark.parametrize(("flags", "compute", "slow"), [
+    ("flags : fpu avx512f avx512_bf16", Compute.BFLOAT16, False),
+    ("flags : fpu avx512f", Compute.BFLOAT16, True),
+    ("flags : fpu avx512_bf16", Compute.FLOAT16, True),
+    ("Features : fp asimd asimdhp", Compute.FLOAT16, False),
+    ("flags : fpu", Compute.FLOAT32, False),
+])  # fmt: skip
 def test_a_processor_without_the_unit_is_named(flags: str, compute: Compute, slow: bool, tmp_path: Path) -> None:
     (tmp_path / "cpuinfo").write_text(f"processor : 0\n{flags}\n")
     message = slower_here(compute, tmp_path / "cpuinfo")

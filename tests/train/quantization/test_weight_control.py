@@ -52,8 +52,6 @@ def others(weights: dict[str, Any]) -> list[float]:
     return [float(np.asarray(value)[0]) for name, value in sorted(weights.items()) if not name.endswith("kernel")]
 
 
-
-
 def test_clipping_by_hand() -> None:
     # Both kernels have four inputs: ±κ / √4 = ±1 for κ = 2.
     in_place, tensors = arrays(), {name: tf.constant(value) for name, value in arrays().items()}
@@ -103,8 +101,6 @@ def test_without_them_nothing_is_touched() -> None:
     OFF.decay_in_place(weights, 0.1)
     OFF.clip_in_place(weights)
     assert all(np.array_equal(weights[name], value) for name, value in arrays().items())
-
-
 
 
 def largest(weights: dict[str, Any]) -> dict[str, float]:
@@ -162,8 +158,6 @@ def test_of_a_shared_trunk_the_value_is_not_held(eagerly: None) -> None:
     held = largest(state["policy"])
     assert held["conv_0/kernel"] == pytest.approx(0.4) and held["dense_0/kernel"] == pytest.approx(0.4)
     assert largest(state["value"])["head/kernel"] > 0.6
-
-
 
 
 def test_as_settings_they_are_off_typed_and_checked() -> None:

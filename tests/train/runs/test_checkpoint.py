@@ -103,14 +103,11 @@ def test_a_run_is_put_back_as_it_was_gathered() -> None:
     assert restored.random() == generator.random()
 
 
-@pytest.mark.parametrize(
-    ("group", "name", "shape", "part"),
-    [
-        ("policy", "head/bias", (2,), "policy/head/bias"),
-        ("policy", "log_std", (1,), "policy/"),
-        ("value", "head/bias", (1,), "value/head/bias"),
-    ],
-)
+@pytest.mark.parametrize(("group", "name", "shape", "part"), [
+    ("policy", "head/bias", (2,), "policy/head/bias"),
+    ("policy", "log_std", (1,), "policy/"),
+    ("value", "head/bias", (1,), "value/head/bias"),
+])  # fmt: skip
 def test_a_learner_of_another_layout_is_refused_by_the_parts_name(
     group: str, name: str, shape: tuple[int, ...], part: str
 ) -> None:

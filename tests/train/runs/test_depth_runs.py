@@ -72,17 +72,11 @@ def test_a_run_writes_a_bundle_and_resumes_after_an_interruption(
     assert "field 0" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--method", "ppo"], ["--method ppo", "learns from images", "--method distill"]),
-        (["--model", "64,64"], ["has no convolutions", "--model nature"]),
-        (
-            ["--precision", "8", "--quantization-method", "quantization-aware"],
-            ["quantization-aware distillation requires"],
-        ),
-    ],
-)
+@pytest.mark.parametrize(("options", "words"), [
+    (["--method", "ppo"], ["--method ppo", "learns from images", "--method distill"]),
+    (["--model", "64,64"], ["has no convolutions", "--model nature"]),
+    (["--precision", "8", "--quantization-method", "quantization-aware"], ["quantization-aware distillation requires"]),
+])  # fmt: skip
 def test_what_cannot_learn_it_is_refused(
     options: list[str], words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

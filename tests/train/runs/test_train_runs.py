@@ -145,16 +145,12 @@ def nan_in_the_returns(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return batch
 
 
-@pytest.mark.parametrize(
-    ("options", "drawing", "third", "message"),
-    [
-        (PPO, "quarl.train.algorithms.common.rollouts.Rollout.batch", 768, "value_loss became nan at step 768"),
-        (A2C, "quarl.train.algorithms.common.rollouts.Rollout.batch", 384, "value_loss became nan at step 384"),
-        (DQN, "quarl.train.algorithms.common.experience.Experience.draw", 512, "loss became nan at step 512"),
-        (DDPG, "quarl.train.algorithms.common.experience.Experience.draw", 320, "critic_loss became nan at step 320"),
-    ],
-    ids=["ppo", "a2c", "dqn", "ddpg"],
-)
+@pytest.mark.parametrize(("options", "drawing", "third", "message"), [
+    (PPO, "quarl.train.algorithms.common.rollouts.Rollout.batch", 768, "value_loss became nan at step 768"),
+    (A2C, "quarl.train.algorithms.common.rollouts.Rollout.batch", 384, "value_loss became nan at step 384"),
+    (DQN, "quarl.train.algorithms.common.experience.Experience.draw", 512, "loss became nan at step 512"),
+    (DDPG, "quarl.train.algorithms.common.experience.Experience.draw", 320, "critic_loss became nan at step 320"),
+], ids=["ppo", "a2c", "dqn", "ddpg"])  # fmt: skip
 def test_a_nan_stops_training_names_the_step_and_keeps_the_checkpoint(
     options: list[str],
     drawing: str,

@@ -85,14 +85,11 @@ def test_a_restored_stream_goes_on_to_the_same_bits(steps: int) -> None:
     np.testing.assert_array_equal(stream.state()["returns"], copy.state()["returns"])
 
 
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("CartPole-v1", {}),
-        ("navigation", {"arenas": {"hard": 0.5, "shipped": 0.5}, "settings": {"wind_m_s": 1.0}}),
-        ("navigation-depth", {"arenas": {"hard": 0.5, "shipped": 0.5}}),
-    ],
-)
+@pytest.mark.parametrize(("name", "options"), [
+    ("CartPole-v1", {}),
+    ("navigation", {"arenas": {"hard": 0.5, "shipped": 0.5}, "settings": {"wind_m_s": 1.0}}),
+    ("navigation-depth", {"arenas": {"hard": 0.5, "shipped": 0.5}}),
+])  # fmt: skip
 def test_real_tasks_restore_to_the_same_bits(name: str, options: dict) -> None:
     task = make_task(name, None, options)
     generator = np.random.default_rng(0)

@@ -109,21 +109,15 @@ def test_observations_that_are_learned(
     assert Bundle.load(tmp_path / "I").spec.observation[0].shape == shape
 
 
-@pytest.mark.parametrize(
-    ("task", "words"),
-    [
-        (
-            "own_tasks_of_a_test:FloatPicture-v0",
-            ["(84, 84, 3), float32", "21,168", "uint8", "(height, width, channels)"],
-        ),
-        ("own_tasks_of_a_test:ChannelsFirst-v0", ["(4, 84, 84)", "channels first", "Box(0, 255, (84, 84, 4)"]),
-        ("own_tasks_of_a_test:Flat-v0", ["(84, 84), uint8", "(height, width, channels)"]),
-        ("own_tasks_of_a_test:Broken-v0", ["RuntimeError: no simulator at port 4", "own_tasks_of_a_test.py, line"]),
-        ("own_tasks_of_a_test:Absent-v0", ["Absent"]),
-        ("no_such_module:Any-v0", ["no module no_such_module in", "PYTHONPATH="]),
-        ("wrong_in_a_test:Any-v0", ["AttributeError", "nothing_of_that_name", "wrong_in_a_test.py, line 3"]),
-    ],
-)
+@pytest.mark.parametrize(("task", "words"), [
+    ("own_tasks_of_a_test:FloatPicture-v0", ["(84, 84, 3), float32", "21,168", "uint8", "(height, width, channels)"]),
+    ("own_tasks_of_a_test:ChannelsFirst-v0", ["(4, 84, 84)", "channels first", "Box(0, 255, (84, 84, 4)"]),
+    ("own_tasks_of_a_test:Flat-v0", ["(84, 84), uint8", "(height, width, channels)"]),
+    ("own_tasks_of_a_test:Broken-v0", ["RuntimeError: no simulator at port 4", "own_tasks_of_a_test.py, line"]),
+    ("own_tasks_of_a_test:Absent-v0", ["Absent"]),
+    ("no_such_module:Any-v0", ["no module no_such_module in", "PYTHONPATH="]),
+    ("wrong_in_a_test:Any-v0", ["AttributeError", "nothing_of_that_name", "wrong_in_a_test.py, line 3"]),
+])  # fmt: skip
 @pytest.mark.parametrize("method", ["ppo", "dqn"])
 def test_what_cannot_be_learned_is_refused_in_one_message(
     task: str, words: list[str], method: str, module: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
