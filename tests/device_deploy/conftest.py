@@ -1,7 +1,5 @@
 """Devices of both kinds for the tests: the embedded SSH server, and OpenSSH's sshd (integration)."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 from collections.abc import Iterator

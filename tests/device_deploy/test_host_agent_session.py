@@ -1,7 +1,5 @@
 """Talking to an agent, and what happens when it does not behave. With a stand-in agent, on both servers."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

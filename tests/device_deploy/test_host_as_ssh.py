@@ -1,7 +1,5 @@
 """What ``ssh HOST`` reaches is reached: real sshds, configurations of real users, and OpenSSH's client beside ours."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

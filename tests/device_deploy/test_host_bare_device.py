@@ -1,7 +1,5 @@
 """A device without Python: a shell, some small programs and ssh-keygen do all that is done on one that has it."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Host certificates: a real sshd shows one that ssh-keygen made, and it is honoured as OpenSSH honours it."""
 
-from __future__ import annotations
-
 import base64
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """Connections: strict about who answers, clear about what went wrong, never waiting for ever."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,7 +1,5 @@
 """Deployment on both servers, with a small stand-in agent."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

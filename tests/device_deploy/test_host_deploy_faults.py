@@ -1,7 +1,5 @@
 """Faults of a deployment, on both servers. In each the old release serves on and nothing half-written is left."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """No file on the device stops or misleads a deployment: what was added, exchanged, linked, or named to harm."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import subprocess

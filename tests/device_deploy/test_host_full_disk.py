@@ -1,7 +1,5 @@
 """A device whose disk is too small or takes no changes: in a mount namespace of its own, gone with the server."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import hashlib

@@ -1,7 +1,5 @@
 """known_hosts, read as OpenSSH wrote it: the constants below come from ssh-keygen 9.2."""
 
-from __future__ import annotations
-
 import base64
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The embedded device: a real SSH server with its own keys and folder, that goes when the command goes."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

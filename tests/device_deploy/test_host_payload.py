@@ -1,7 +1,5 @@
 """What is sent, and what never is."""
 
-from __future__ import annotations
-
 import ast
 import io
 import json

@@ -1,7 +1,5 @@
 """What a probe's output means; the outputs are those of real systems, shortened."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from importlib import import_module

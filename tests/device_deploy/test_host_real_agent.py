@@ -1,7 +1,5 @@
 """The real agent, a real bundle and real wheels, deployed over SSH to both servers."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """A rollback lands on something good: marks, pruning, damaged records, and a line that is cut in the switch."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Lines of a device that are no replies: refused by name, never a traceback."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """A policy as a service on a device without systemd: kept running, tried, taken back. Agent and runtime are real."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The agent without Python, deployed: no wheels, the same requests, verified as any release is; served in a loop."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """TARGET as people write it, and ~/.ssh/config."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

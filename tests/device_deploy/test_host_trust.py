@@ -1,7 +1,5 @@
 """Signed releases, between host and device: whose are sent, and what is said. What is refused there: test_verify.py."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import re

@@ -1,7 +1,5 @@
 """Pinned wheels: which are chosen for which device, and that a cached one touches no network."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

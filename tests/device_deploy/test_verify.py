@@ -1,7 +1,5 @@
 """The only verifier, on_device/verify.sh, run by itself: what is signed and accepted starts, and nothing else does."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import fcntl

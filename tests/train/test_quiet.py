@@ -1,7 +1,5 @@
 """What libraries print from C is kept quiet, also where the output is no terminal and C keeps it until the end."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

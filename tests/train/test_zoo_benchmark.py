@@ -1,7 +1,5 @@
 """The benchmark policies of the repository: whole, of their cell, judged, and convertible at every precision."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """An embedded fleet for the tests of rollouts: real SSH, one policy at two precisions, a fleet.toml for each test."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

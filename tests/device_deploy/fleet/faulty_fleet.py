@@ -3,8 +3,6 @@
 ``python -m tests.device_deploy.fleet.faulty_fleet --devices 9 --root FOLDER`` serves the latter.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

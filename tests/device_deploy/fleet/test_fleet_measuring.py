@@ -1,7 +1,5 @@
 """Measurements on all devices of a fleet, joined into one table; the fleet's state; a verb for each of a group."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``quarl local-fleet``: devices apart from each other, hosts by name while it runs, and how it ends."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Rollouts to an embedded fleet over SSH: order, what stops one, what is taken back, and going on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """A rollout that ends in its middle: Ctrl-C, kill -9, no network, a loop that falls. Nothing is half done."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

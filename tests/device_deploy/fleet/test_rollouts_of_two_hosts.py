@@ -1,7 +1,5 @@
 """Two rollouts to the same devices: who comes second is told, and nobody counts what the other has replaced."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import time

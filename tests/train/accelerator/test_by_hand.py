@@ -1,7 +1,5 @@
 """train/accelerator: gradients against differences and by hand, and each update against the compiled one."""
 
-from __future__ import annotations
-
 import functools
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A small policy of each kind as the learner hands it over, for the tests of what travels to the actors."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from quarl.policy.spec import (

@@ -1,7 +1,5 @@
 """Small plans and rows for the tests of ActorQ's processes, without the processes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

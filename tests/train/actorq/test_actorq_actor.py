@@ -1,7 +1,5 @@
 """An actor in this process: it acts through the artifact, looks for parameters when it should, and ends when told."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Exploration of both algorithms, returns that are cut, settings and the plan: by hand."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace

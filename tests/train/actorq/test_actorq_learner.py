@@ -1,7 +1,5 @@
 """The learner against a replay and a parameter server made by hand: what it learns from, hands over and watches."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any

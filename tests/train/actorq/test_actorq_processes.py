@@ -1,7 +1,5 @@
 """How processes reach each other, with shards that answer here: what Ray itself does, test_actorq_runs.py looks at."""
 
-from __future__ import annotations
-
 import importlib.util
 from dataclasses import dataclass
 from typing import Any

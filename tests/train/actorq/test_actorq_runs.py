@@ -3,8 +3,6 @@
 Every command runs in a session of its own, by which what it leaves behind is found: Ray runs beside it do not count.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """A replay's side of the run: who waits, whose steps count, and when everybody hears that it is over."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The parameter server: a version is built once, only if somebody asks, and nobody waits but the first."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The shard: what is drawn belongs together, stale rows stay out, priorities and the ratio by hand."""
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -1,7 +1,5 @@
 """The actor's window: returns by hand, the end of an episode, and the later steps that a correction needs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What travels to the actors: the artifact that convert writes, or weights that make one; damage is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product

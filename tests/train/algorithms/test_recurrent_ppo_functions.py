@@ -1,7 +1,5 @@
 """Recurrent PPO's functions: sequences cut from a rollout, states that go on, gradients through time."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

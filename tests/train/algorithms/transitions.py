@@ -1,7 +1,5 @@
 """Random transitions for updates worked by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 
 

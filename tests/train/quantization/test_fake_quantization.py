@@ -1,7 +1,5 @@
 """Fake quantization: by hand, arrays against tensors, and against the integers that are exported."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

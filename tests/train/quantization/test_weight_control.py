@@ -3,8 +3,6 @@
 That both engines agree is in ``test_by_hand.py``.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

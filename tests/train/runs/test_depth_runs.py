@@ -1,7 +1,5 @@
 """A policy of depth pictures and vectors, distilled from one of range rays: small runs, typed as a user types them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

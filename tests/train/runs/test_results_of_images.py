@@ -1,7 +1,5 @@
 """What is recorded of an image task: few images, as uint8, and the same greedy actions as the reference."""
 
-from __future__ import annotations
-
 import json
 import sys
 import types

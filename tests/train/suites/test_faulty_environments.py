@@ -1,7 +1,5 @@
 """An environment that raises or returns something else than Gymnasium's interface says is named, at once."""
 
-from __future__ import annotations
-
 import json
 import signal
 import threading

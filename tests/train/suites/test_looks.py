@@ -1,7 +1,5 @@
 """The last observations as one: rows that shift, episodes that begin with zeros, and the same flown and trained."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

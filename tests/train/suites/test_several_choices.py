@@ -1,7 +1,5 @@
 """Tasks of MultiDiscrete, MultiBinary and Discrete(start): heads, and the actions that environments are given."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
