@@ -8,8 +8,7 @@ import tensorflow as tf
 
 from quarl.policy.spec import ContinuousHead, Convolution, NetworkSpec, Squash
 from quarl.train.algorithms import a2c
-from quarl.train.algorithms.a2c import A2CSettings
-from quarl.train.algorithms.common.actor_critic import ActorCritic, Forward, clip_jointly, outputs_and_values
+from quarl.train.algorithms.common.actor_critic import ActorCritic, Forward, outputs_and_values
 from quarl.train.algorithms.common.distributions import LOG_STD, Categorical, Gaussian, export_weights
 from quarl.train.algorithms.common.rollouts import compute_advantages
 
@@ -41,12 +40,6 @@ def test_rmsprop_by_hand() -> None:
     weights, moments = a2c.rmsprop_step(*arrays, learning_rate=0.1, decay=0.75, epsilon=5.0)
     assert moments["a"] == pytest.approx(4.0)
     assert weights["a"] == pytest.approx(1 - 0.2 / 3, rel=1e-6)
-
-
-def test_clipping_together_takes_one_norm() -> None:
-    policy, value, norm = clip_jointly({"a": tf.constant([3.0])}, {"a": tf.constant([4.0])}, 0.5)
-    assert float(norm) == 5.0
-    assert (float(policy["a"]), float(value["a"])) == pytest.approx((0.3, 0.4), rel=1e-6)
 
 
 GAUSSIAN = Gaussian(ContinuousHead((-2.0, 0.0), (2.0, 10.0), Squash.CLIP), log_std=math.log(2.0))
@@ -111,35 +104,3 @@ def test_sixteen_bits_compute_nearly_the_same() -> None:
     _, exact = Forward(learner)(images)
     _, rough = Forward(learner, "bfloat16")(images)
     assert 0 < np.abs(exact - rough).max() < 0.02 * np.abs(exact).max()  # bfloat16 keeps 8 bits: 0.4 % a rounding
-
-
-@pytest.mark.parametrize("optimiser", ["rmsprop", "adam"])
-def test_the_compiled_update_is_the_uncompiled_one(optimiser: str) -> None:
-    generator = np.random.default_rng(1)
-    settings = A2CSettings(optimiser=optimiser, normalise_advantages=True)
-    batch = {
-        "observation": generator.normal(size=(32, 3)).astype(np.float32),
-        "action": generator.integers(4, size=32).astype(np.int32),
-        "advantage": generator.normal(size=32).astype(np.float32),
-        "return": generator.normal(size=32).astype(np.float32),
-    }
-    results = []
-    for eager in (False, True):
-        names = a2c.MOMENTS[optimiser]
-        learner = ActorCritic.fresh(np.random.default_rng(2), NetworkSpec((8,)), (3,), 4, moments=names)
-        tf.config.run_functions_eagerly(eager)
-        try:
-            update = a2c.make_update(settings, learner.network, Categorical())
-            (metrics,) = learner.take(update, batch, np.float32(1), np.float32(1e-3), np.float32(0.01))
-        finally:
-            tf.config.run_functions_eagerly(False)
-        results.append((learner, metrics))
-    (compiled, compiled_metrics), (plain, plain_metrics) = results
-    np.testing.assert_allclose(compiled_metrics, plain_metrics, rtol=1e-4, atol=1e-5)
-    for name, value in plain.policy.items():
-        np.testing.assert_allclose(compiled.policy[name], value, atol=1e-5, err_msg=name)
-
-
-def test_an_unknown_optimiser_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="rmsprop, adam"):
-        A2CSettings(optimiser="sgd")

@@ -122,15 +122,6 @@ def test_support() -> None:
     np.testing.assert_array_equal(support, np.array([-1, -0.5, 0, 0.5, 1], np.float32))
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [({"atoms": 1}, "1 atoms"), ({"value_min": 200.0}, "value_min"), ({"target_period": 0}, "at least 1")],
-)
-def test_settings_that_make_no_sense_are_refused(change: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        D4PGSettings(**change)
-
-
 def columns(updates: int) -> dict[str, np.ndarray]:
     drawn = draw_batches(np.random.default_rng(5), updates)
     return {**drawn, "return": 50 + 10 * drawn["return"]}

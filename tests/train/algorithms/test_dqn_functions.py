@@ -1,15 +1,12 @@
 """DQN's pure functions against numbers worked by hand."""
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from quarl.policy.spec import NetworkSpec
-from quarl.train.accelerator.table import build_accelerated_update
 from quarl.train.algorithms import dqn
 from quarl.train.algorithms.common.learner import learn
 from quarl.train.algorithms.common.replay import n_step_returns
-from quarl.train.algorithms.common.settings import ENGINES
 from quarl.train.algorithms.dqn import DQNSettings
 
 
@@ -41,11 +38,6 @@ def test_huber_by_hand() -> None:
     np.testing.assert_allclose(dqn.huber(tf.constant([3.0]), 2.0), [4.0])  # 2 · (3 − 1)
 
 
-def test_a_replay_too_small_for_one_rollout_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least 1216"):
-        DQNSettings(replay_capacity=1000)
-
-
 def test_the_target_network_is_renewed_every_period_and_only_then() -> None:
     settings = DQNSettings(target_period=3, updates=2, minibatch=4)
     generator = np.random.default_rng(0)
@@ -68,31 +60,3 @@ def test_the_target_network_is_renewed_every_period_and_only_then() -> None:
     assert not np.array_equal(learner.groups["target"]["head/bias"], learner.groups["online"]["head/bias"])
     learn(update, learner, batches, 1e-2)  # update 6 is the last one and renews
     np.testing.assert_array_equal(learner.groups["target"]["head/bias"], learner.groups["online"]["head/bias"])
-
-
-def test_both_engines_learn_the_same_and_minibatches_may_be_weighted() -> None:
-    network, generator = NetworkSpec((8,)), np.random.default_rng(0)
-    shape = (3, 5)
-    batches = {
-        "observation": generator.normal(size=(*shape, 2)).astype(np.float32),
-        "action": generator.integers(3, size=shape).astype(np.int32),
-        "return": generator.normal(size=shape).astype(np.float32),
-        "discount": np.full(shape, 0.9, np.float32),
-        "next_observation": generator.normal(size=(*shape, 2)).astype(np.float32),
-        "weight": generator.random(shape, dtype=np.float32),
-    }
-    learned = []
-    for engine in ENGINES:
-        settings = DQNSettings(target_period=2, updates=3, minibatch=5, engine=engine)
-        learner = dqn.fresh_learner(np.random.default_rng(1), network, (2,), 3)
-        update = build_accelerated_update("dqn", settings, network) or dqn.make_update(settings, network)
-        metrics, errors = learn(update, learner, batches, 1e-2)
-        learned.append({**{f"{g}/{n}": v for g, w in learner.groups.items() for n, v in w.items()}, "metrics": metrics})
-        learned[-1]["errors"] = errors
-    assert learned[0].keys() == learned[1].keys()
-    for name, value in learned[0].items():
-        np.testing.assert_allclose(value, learned[1][name], rtol=1e-4, atol=1e-6, err_msg=name)
-    # The first minibatch by hand: the loss is the weighted mean of the Huber losses of its errors.
-    size = np.abs(learned[0]["errors"][0])
-    losses = np.where(size <= 1, 0.5 * size**2, size - 0.5)
-    assert learned[0]["metrics"][0, 0] == pytest.approx(float((batches["weight"][0] * losses).mean()), rel=1e-5)

@@ -1,20 +1,12 @@
 """ε-greedy actions, plain and held."""
 
 import numpy as np
-import pytest
 
-from quarl.train.algorithms.common.exploration import EpsilonGreedy, exploration_rate
+from quarl.train.algorithms.common.exploration import EpsilonGreedy
 
 
 def values(rows: int) -> np.ndarray:
     return np.tile(np.array([0.0, 2.0, 1.0], np.float32), (rows, 1))
-
-
-def test_exploration_falls_linearly_then_stays() -> None:
-    assert [exploration_rate(1.0, 0.1, 0.5, share) for share in (0, 0.25, 0.5, 1.0)] == pytest.approx(
-        [1, 0.55, 0.1, 0.1]
-    )
-    assert exploration_rate(1.0, 0.1, 0.0, 0.0) == pytest.approx(0.1)
 
 
 def test_plain_actions_are_greedy_or_uniform() -> None:

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from quarl.policy.reference import forward_float
 from quarl.policy.spec import Cell, NetworkSpec, Normaliser, Recurrence
-from quarl.train.algorithms.recurrent_ppo import RecurrentPPOSettings, sequences
+from quarl.train.algorithms.recurrent_ppo import sequences
 from quarl.train.methods import refuse_memory
 from quarl.train.networks.recurrent import Memory, unroll_network
 from quarl.train.runs.models import parse_model
@@ -90,13 +90,6 @@ def test_the_gradient_is_that_of_differences() -> None:
         return float(np.mean(unroll_network(TWO, moved, inputs.astype(np.float64), np.zeros((2, 13)), begins)[0] ** 2))
 
     assert along == pytest.approx((at(1e-4) - at(-1e-4)) / 2e-4, rel=1e-3)
-
-
-def test_settings_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ValueError, match="must divide rollout_steps"):
-        RecurrentPPOSettings(unroll=24)
-    with pytest.raises(ValueError, match="without quantizers"):
-        RecurrentPPOSettings(quantization_bits=8, quant_delay=0.5)
 
 
 def test_a_model_with_a_memory_is_read_where_it_stands() -> None:

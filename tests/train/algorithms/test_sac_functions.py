@@ -99,17 +99,6 @@ def test_temperature_loss_and_its_slope_by_hand() -> None:
     assert through is None  # the policy is not moved by it
 
 
-@pytest.mark.parametrize(("change", "words"), [
-    ({"temperature": 0.0}, "temperature"),
-    ({"target_entropy": float("-inf")}, "target_entropy"),
-    ({"temperature_learning_rate": 0.0}, "temperature_learning_rate"),
-    ({"learning_starts": 1}, "at least 8"),
-])  # fmt: skip
-def test_settings_that_make_no_sense_are_refused(change: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        SACSettings(**change)
-
-
 SMALL = SACSettings(critic_hidden=(8,), actor_learning_rate=1e-3, critic_learning_rate=1e-2)
 
 

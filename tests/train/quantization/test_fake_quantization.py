@@ -1,6 +1,5 @@
 """Fake quantization: by hand, arrays against tensors, and against the integers that are exported."""
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from quarl.policy.spec import (
     TrainedQuantization,
     WeightRange,
 )
-from quarl.train.algorithms.ppo import PPOSettings
 from quarl.train.networks.forward import activations, mlp, relu
 from quarl.train.networks.weights import initial_weights
 from quarl.train.quantization.aware import QuantizationAware, best_top
@@ -32,7 +30,6 @@ from quarl.train.quantization.fake import (
     fake_quantize_weights,
     scales_of,
 )
-from quarl.train.runs.presets import SettingsError, build
 
 NETWORK = NetworkSpec((16, 12))
 GRIDS = [(8, WeightRange.LARGEST), (5, WeightRange.LARGEST), (4, WeightRange.LARGEST), (2, WeightRange.MEAN)]
@@ -148,11 +145,6 @@ def test_a_range_ends_where_few_levels_lose_least() -> None:
     assert best_top(np.zeros(5, np.float32), 4) == 0.0
 
 
-def test_the_delay_is_a_share_or_a_number_of_steps() -> None:
-    delays = [PPOSettings(quant_delay=delay).delay_steps(1000) for delay in (0.0, 0.25, 1.0, 300.0)]
-    assert delays == [0, 250, 1000, 300]
-
-
 def test_quantizers_begin_after_the_delay_and_follow_the_ranges() -> None:
     aware = QuantizationAware(NETWORK, 4, 50)
     weights = initial_weights(np.random.default_rng(0), NETWORK, (6,), 3, head_gain=1.0)
@@ -175,21 +167,3 @@ def test_quantizers_begin_after_the_delay_and_follow_the_ranges() -> None:
     assert {k: v.tolist() for k, v in twin.scales.items()} == {k: v.tolist() for k, v in aware.scales.items()}
     normaliser = Normaliser((0.0,) * 6, (1.0,) * 6)
     assert twin.policy(weights, normaliser).quantization == aware.policy(weights, normaliser).quantization is not None
-
-
-@pytest.mark.parametrize(("values", "words"), [
-    ({"quantization_bits": 9}, "2 … 8"),
-    ({"quantization_bits": 1}, "2 … 8"),
-    ({"quantization_bits": 4, "compute": "bfloat16"}, "float32"),
-    ({"quant_delay": -0.1}, "quant_delay"),
-])  # fmt: skip
-def test_settings_that_cannot_be_are_refused(values: dict[str, Any], words: str) -> None:
-    with pytest.raises(SettingsError, match=words):
-        build(PPOSettings, values)
-
-
-def test_a_delay_that_never_ends_is_refused() -> None:
-    settings = PPOSettings(quantization_bits=4, quant_delay=5000.0, normaliser_steps=10)
-    with pytest.raises(ValueError, match="would be quantized"):
-        settings.check_run(5000, False)
-    dataclasses.replace(settings, quantization_bits=32).check_run(5000, False)
