@@ -64,7 +64,6 @@ def device(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture
 def connection(device: TestDevice) -> Iterator[Connection]:
-    """A connection to the device."""
     with device.connect() as connection:
         yield connection
 
@@ -81,7 +80,6 @@ def new_site(device: TestDevice, connection: Connection) -> Site:
 
 @pytest.fixture
 def old(site: Site) -> DeployResult:
-    """An old release that serves."""
     return site.install("old")
 
 

@@ -410,9 +410,6 @@ def test_a_user_without_a_shell(tmp_path: Path, program: str) -> None:
             assert f"chsh -s /bin/sh {connection.endpoint.user}" in caught.value.next_step
 
 
-# A machine without OpenSSH's client.
-
-
 def without_ssh(monkeypatch: pytest.MonkeyPatch, file: Path, host: str = "drone") -> Endpoint:
     monkeypatch.setattr("shutil.which", lambda program: None)
     return resolve(Target.parse(host), config_file=file)

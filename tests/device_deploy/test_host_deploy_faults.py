@@ -65,15 +65,12 @@ def test_a_wheel_damaged_on_the_way_is_not_unpacked(site: Site, tmp_path: Path) 
     assert not site.leftovers()
 
 
-def test_a_release_that_fails_its_check_is_not_switched_on(site: Site, old: DeployResult) -> None:
+def test_what_fails_its_check_or_does_not_start_is_not_switched_on(site: Site, old: DeployResult) -> None:
     with pytest.raises(CheckFailedError, match="vector 3 differs") as caught:
         site.install("new", refuse="load")
     assert f"Release {old.release} still serves" in caught.value.message
     assert caught.value.next_step == "Convert again."
     assert_old_serves(site)
-
-
-def test_an_agent_that_does_not_start_is_not_switched_on(site: Site, old: DeployResult) -> None:
     with pytest.raises(CheckFailedError, match=r"ended with status 12[67].*no/such/python|/no/such/python"):
         site.install("new", python="/no/such/python")
     assert_old_serves(site)

@@ -37,9 +37,6 @@ def own(tmp_path: Path) -> Iterator[TestDevice]:
         yield as_test_device(local)
 
 
-# What a release or a wheel holds that it should not.
-
-
 def a_module(folder: Path) -> str:
     (folder / "lib" / "sitecustomize.py").write_text("raise SystemExit")
     return "lib/sitecustomize.py"
@@ -165,9 +162,6 @@ def test_bytecode_is_never_believed(site: Site, tmp_path: Path) -> None:
     remove_releases(site.connection, site.name, whole=True)
 
 
-# Links in the place of our own folders.
-
-
 @pytest.mark.parametrize("which", ["incoming", "releases", "", "current"])
 def test_a_folder_of_a_policy_that_is_a_link(site: Site, old: DeployResult, tmp_path: Path, which: str) -> None:
     folder, elsewhere = site.folder, tmp_path / "elsewhere"
@@ -236,9 +230,6 @@ def test_a_current_that_leads_elsewhere_serves_nothing(site: Site, old: DeployRe
     assert site.served() == "old"
 
 
-# A home folder that cannot stand in a path of packages.
-
-
 @pytest.mark.parametrize(("part", "message"), [("a:b", "has a ':'"), ("a\nend=1", "has a line break")])
 def test_a_home_folder_that_pythonpath_cannot_hold(tmp_path: Path, part: str, message: str) -> None:
     with running_local_device(tmp_path / part) as local, as_test_device(local).connect() as connection:
@@ -253,9 +244,6 @@ def test_a_release_that_was_moved_where_pythonpath_cannot_hold_it(tmp_path: Path
     place.write_text(starter("python3", (), isolated=True))
     done = subprocess.run(["sh", str(place)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 64 and f"{place.parent} has a ':', which PYTHONPATH cannot hold" in done.stderr
-
-
-# What a terminal would act on.
 
 
 def test_what_the_device_says_is_made_printable(site: Site, old: DeployResult) -> None:

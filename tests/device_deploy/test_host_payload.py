@@ -156,7 +156,7 @@ def test_a_tampered_artifact_is_not_sent(bundle: Bundle, tmp_path: Path) -> None
         build_payload(copy, [INT8], [LITERT], WHEELS)
 
 
-def test_what_was_never_checked_in_a_runtime_is_not_sent_for_it(bundle: Bundle, tmp_path: Path) -> None:
+def test_what_was_never_converted_or_checked_in_a_runtime_is_not_sent(bundle: Bundle, tmp_path: Path) -> None:
     copy = copy_of(bundle, tmp_path / "copy")
     manifest = json.loads((copy.path / "manifest.json").read_text())
     for entry in manifest["artifacts"]:
@@ -164,9 +164,6 @@ def test_what_was_never_checked_in_a_runtime_is_not_sent_for_it(bundle: Bundle, 
     (copy.path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(BundleError, match=r"int8\.tflite .* litert.*tflite-runtime"):
         build_payload(Bundle.load(copy.path), [INT8], [LITERT], WHEELS)
-
-
-def test_a_precision_that_was_not_converted_says_how(bundle: Bundle) -> None:
     with pytest.raises(BundleError, match="quarl convert --bits 16 --policy tiny"):
         build_payload(bundle, [Precision.FP16], [LITERT], WHEELS)
 

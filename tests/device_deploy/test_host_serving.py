@@ -39,12 +39,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, bundle: Bundle) -> Iterator[T
             run("unserve")
 
 
-run = partial(run_verb, "tiny")
-
-
-def answer(capsys: pytest.CaptureFixture[str], verb: str, *arguments: str) -> dict[str, Any]:
-    """Its reply, which has to be a good one."""
-    return good_reply(capsys, "tiny", verb, *arguments)
+run, answer = partial(run_verb, "tiny"), partial(good_reply, "tiny")
 
 
 def serve(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -78,12 +77,7 @@ def test_the_command(
     assert not list((tmp_path / "device" / "home" / "quarl").glob("envs/*"))
 
 
-run = partial(run_verb, "I")
-
-
-def answer(capsys: pytest.CaptureFixture[str], verb: str, *arguments: str) -> dict[str, Any]:
-    """Its reply, which has to be a good one."""
-    return good_reply(capsys, "I", verb, *arguments)
+run, answer = partial(run_verb, "I"), partial(good_reply, "I")
 
 
 def test_it_serves_in_a_loop(

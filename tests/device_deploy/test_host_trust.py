@@ -169,9 +169,6 @@ def test_a_record_says_what_was_signed(site: Site) -> None:
     assert shown.signer == record.signer
 
 
-# Keys.
-
-
 def test_a_spare_signer_goes_on_when_the_other_is_revoked(site: Site, old: DeployResult, tmp_path: Path) -> None:
     spare, usual = ensure_key(tmp_path, "spare"), devices.signing_key()
     let_sign(site.device.home, usual, spare)
@@ -220,9 +217,6 @@ def test_a_file_without_a_key_that_counts(tmp_path: Path, content: str | None) -
     with pytest.raises(TrustError, match=r"key\.pub") as caught:
         signing_key(path)
     assert "ssh-keygen -t ed25519" in caught.value.next_step
-
-
-# Lists.
 
 
 @pytest.mark.usefixtures("serves_old")
@@ -307,9 +301,6 @@ def test_the_local_device_gets_a_key_of_its_own(
     assert status == 0 and f"revoked: {key.fingerprint}" in said
     with connect("local") as connection, pytest.raises(TrustError, match=re.escape(key.fingerprint)):
         served_text(connection, "P")
-
-
-# A host without OpenSSH.
 
 
 @needs_ssh

@@ -35,7 +35,7 @@ def names(chosen: wheels.WheelSet) -> list[str]:
     return [str(wheel) for wheel in chosen.wheels]
 
 
-def test_pins_say_the_same_in_name_and_fields() -> None:
+def test_pins_agree_with_their_names_and_with_requirements() -> None:
     pins = load_pins()
     assert len({pin.folder for pin in pins}) == len(pins)
     for pin in pins:
@@ -44,31 +44,11 @@ def test_pins_say_the_same_in_name_and_fields() -> None:
         assert all(tag.endswith(pin.machine) for tag in pin.platforms)
         assert re.fullmatch("[0-9a-f]{64}", pin.sha256)
         assert "/" not in pin.file
-
-
-def test_pinned_versions_are_those_of_requirements() -> None:
-    """What a device executes is what conversion was checked with on the host."""
+    # What a device executes is what conversion was checked with on the host.
     text = (Path(wheels.__file__).resolve().parents[2] / "requirements.txt").read_text()
     for pin in load_pins():
         if pin.python == "3.11":
             assert f"{pin.distribution}=={pin.version}" in text
-
-
-def test_a_pi_with_bookworm() -> None:
-    chosen = select(facts("aarch64", "3.11"), (LITERT,))
-    assert names(chosen) == ["numpy 1.26.4", "ai-edge-litert 2.3.0"]
-    assert all(wheel.machine == "aarch64" for wheel in chosen.wheels)
-    chosen = select(facts("aarch64", "3.11"), tuple(RuntimeName))
-    assert names(chosen) == ["numpy 1.26.4", "tflite-runtime 2.14.0", "ai-edge-litert 2.3.0", "onnxruntime 1.31.1"]
-
-
-def test_trixie_has_litert_and_onnxruntime() -> None:
-    assert names(select(facts("aarch64", "3.13"), (LITERT, ONNX)))[0] == "numpy 2.2.6"
-
-
-def test_the_first_interpreter_that_has_all_wheels_is_taken() -> None:
-    chosen = select(facts("x86_64", "3.9", "3.13", "3.11"), (TFLITE,))
-    assert chosen.python.series == "3.11"
 
 
 @pytest.mark.parametrize(("described", "runtime", "message"), [
@@ -93,20 +73,6 @@ def test_the_first_interpreter_that_has_all_wheels_is_taken() -> None:
 def test_what_has_no_wheels_is_told_why(described: TargetFacts, runtime: RuntimeName, message: str) -> None:
     with pytest.raises(UnsupportedDeviceError, match=f"(?s){message}"):
         select(described, (runtime,))
-
-
-def test_what_has_wheels_after_all() -> None:
-    assert select(facts("aarch64", "3.11", glibc=(2, 31)), (LITERT,)).wheels
-    for described in (facts("armv7l", "3.11", numpy="1.24.2"), unseen("armv7l", "3.11")):
-        assert names(select(described, (TFLITE,))) == ["tflite-runtime 2.14.0"]
-
-
-def test_the_native_engine_needs_no_wheel_and_gets_numpy_if_there() -> None:
-    """Numpy is for flights on the device alone; the agent decides without it, on any C library."""
-    for described in (facts("armv7l", "3.11"), facts("aarch64", "3.9"), facts("aarch64", "3.11", glibc=None)):
-        assert names(select(described, (NATIVE,))) == []
-    assert names(select(facts("aarch64", "3.11"), (NATIVE,))) == ["numpy 1.26.4"]
-    assert select(facts("x86_64", "3.8", "3.10"), (NATIVE,)).python.series == "3.10"
 
 
 def test_runtimes_are_read() -> None:
@@ -229,3 +195,32 @@ def test_offline_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(subprocess, "run", run)
     with pytest.raises(WheelError, match="machine is online"):
         fetch([a_wheel(b"wheel")], tmp_path)
+
+
+LITERT_311 = ["numpy 1.26.4", "ai-edge-litert 2.3.0"]
+CHOSEN: list[tuple[TargetFacts, tuple[RuntimeName, ...], str, list[str]]] = [
+    (facts("aarch64", "3.11"), (LITERT,), "3.11", LITERT_311),
+    (facts("aarch64", "3.11"), tuple(RuntimeName), "3.11",
+     ["numpy 1.26.4", "tflite-runtime 2.14.0", "ai-edge-litert 2.3.0", "onnxruntime 1.31.1"]),
+    (facts("aarch64", "3.11", glibc=(2, 31)), (LITERT,), "3.11", LITERT_311),
+    (facts("aarch64", "3.13"), (LITERT, ONNX), "3.13", ["numpy 2.2.6", "ai-edge-litert 2.3.0", "onnxruntime 1.31.1"]),
+    # The first interpreter that has all wheels is taken.
+    (facts("x86_64", "3.9", "3.13", "3.11"), (TFLITE,), "3.11", ["numpy 1.26.4", "tflite-runtime 2.14.0"]),
+    (facts("armv7l", "3.11", numpy="1.24.2"), (TFLITE,), "3.11", ["tflite-runtime 2.14.0"]),
+    (unseen("armv7l", "3.11"), (TFLITE,), "3.11", ["tflite-runtime 2.14.0"]),
+    # Numpy is for flights on the device alone; the native agent decides without it, on any C library.
+    (facts("armv7l", "3.11"), (NATIVE,), "3.11", []),
+    (facts("aarch64", "3.9"), (NATIVE,), "3.9", []),
+    (facts("aarch64", "3.11", glibc=None), (NATIVE,), "3.11", []),
+    (facts("aarch64", "3.11"), (NATIVE,), "3.11", ["numpy 1.26.4"]),
+    (facts("x86_64", "3.8", "3.10"), (NATIVE,), "3.10", []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("described", "runtimes", "series", "wanted"), CHOSEN)
+def test_which_wheels_are_chosen(
+    described: TargetFacts, runtimes: tuple[RuntimeName, ...], series: str, wanted: list[str]
+) -> None:
+    chosen = select(described, runtimes)
+    assert (chosen.python.series, names(chosen)) == (series, wanted)
+    assert all(wheel.machine == described.machine for wheel in chosen.wheels)

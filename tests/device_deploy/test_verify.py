@@ -129,9 +129,6 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> SigningKey:
     return ensure_key(tmp_path_factory.mktemp("keys"), "stranger")
 
 
-# What starts.
-
-
 def test_a_release_starts_with_what_was_verified(pi: Pi) -> None:
     digest = hashlib.sha256(b"{}").hexdigest()
     for mode in ("record", "check"):
@@ -166,8 +163,6 @@ def test_a_loop_starts_by_its_settings_and_leaves_an_interrupted_trial(pi: Pi) -
     assert pi.verify("loop") == "" and pi.said.startswith(started) and pi.said.endswith("the code\n")
     assert not os.path.lexists(trial) and current.readlink() == Path(FIRST)
 
-
-# What is tampered with: by whom it is refused, and what is named.
 
 Tamper = Callable[[Pi, Path], object]
 
@@ -361,8 +356,6 @@ def test_code_that_is_there_only_while_it_is_copied(dash: Pi) -> None:
     assert dash.verify("start", SECOND) == "ok" and "mine" not in dash.said
 
 
-# Who may sign.
-
 LOOSE = {
     "the list": ("trust/allowed_signers", 0o666),
     "the list, by the group": ("trust/allowed_signers", 0o664),
@@ -471,8 +464,6 @@ def test_roots_floor_stops_an_older_release_whatever_the_user_accepts(pi: Pi) ->
     assert pi.verify("start", SECOND) == "trust" and "floor" in pi.said
 
 
-# Room for the copies.
-
 READ_ONLY, NOEXEC = (f'mount -o remount,bind,{option} "{{}}"' for option in ("ro", "noexec"))
 
 
@@ -533,9 +524,6 @@ def test_one_that_is_ended_leaves_nothing(pi: Pi) -> None:
     process = subprocess.Popen(command, env=pi.environment, stdout=subprocess.PIPE)
     assert (process.communicate(timeout=60)[0], process.returncode) == (b"", 74)
     assert not list(Path("/dev/shm").glob(f"quarl.{process.pid}.*")) and not list(pi.quarl.glob("run/*"))
-
-
-# Whatever is changed.
 
 
 def mutated(rng: random.Random, data: bytes) -> bytes:

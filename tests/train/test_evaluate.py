@@ -158,7 +158,7 @@ def test_another_task_is_refused_by_the_field_that_differs(bundle: Bundle) -> No
     evaluate.check_task(dataclasses.replace(spec, head=head), same)  # the squash is the method's
 
 
-def test_a_paired_difference_by_hand() -> None:
+def test_differences_by_hand() -> None:
     # d = 2, 0, 1: mean 1, s = 1, t of 2 degrees of freedom 4.302653, half width 4.302653 / sqrt(3) = 2.48414
     mean, interval = evaluate.difference([3.0, 1.0, 2.0], [1.0, 1.0, 1.0], paired=True)
     assert mean == 1.0 and interval is not None
@@ -167,10 +167,8 @@ def test_a_paired_difference_by_hand() -> None:
     assert evaluate.difference([500.0, 10.0, 90.0], [499.0, 9.0, 89.0], paired=True) == (1.0, None)
     with pytest.raises(ValueError, match="2 and 1 episodes cannot be paired"):
         evaluate.difference([1.0, 2.0], [1.0], paired=True)
-
-
-def test_an_unpaired_difference_by_hand() -> None:
-    # means 2 and 1, variances 1 and 4 over 3 and 4: 1/3 + 1 = 4/3; (4/3)² / (1/18 + 1/3) = 4.57, so 4 degrees, 2.776445
+    # Unpaired: means 2 and 1, variances 1 and 4 over 3 and 4: 1/3 + 1 = 4/3; (4/3)² / (1/18 + 1/3) = 4.57, so 4
+    # degrees, 2.776445
     mean, interval = evaluate.difference([1.0, 2.0, 3.0], [-1.0, 3.0, 1.0, 1.0], paired=False)
     assert mean == 1.0 and interval is not None
     half = 2.776445 * np.sqrt(1 / 3 + 8 / 3 / 4)

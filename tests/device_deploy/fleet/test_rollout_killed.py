@@ -96,8 +96,6 @@ def test_a_network_that_is_lost_in_the_middle(arena: Arena, tmp_path: Path, caps
             assert not lost.half_done(ALL[:6])
 
 
-# Devices that serve the policy in a loop: the loop is watched, and goes back with its release.
-
 NAMES = ["device-001", "device-002"]
 SERVED = ("--rate=20", "--priority=0", "--trial=1", "--most-missed=1e6", "--stale-ms=5000")
 PYTHON_AGENT = ("--runtime", "native")

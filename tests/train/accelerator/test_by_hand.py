@@ -347,7 +347,8 @@ def test_several_choices_at_once(eagerly: None) -> None:
     compare_a2c(MultiCategorical(parts), 7, "adam", False, {}, parts)
 
 
-def test_compiled_updates_compute_the_same() -> None:
+def test_compiled_updates_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "ROUNDING", 1e-5)  # Adam divides by √v, which magnifies that of small gradients
     compare_ppo(Categorical(), 2, False, {})
     for optimiser in ("rmsprop", "adam"):
         compare_a2c(Categorical(), 2, optimiser, False, {})

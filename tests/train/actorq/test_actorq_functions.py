@@ -192,20 +192,17 @@ def test_settings_that_make_no_sense_are_refused(change: dict[str, Any], words: 
         ActorQSettings(**change)
 
 
-def test_limits_of_the_settings_are_allowed() -> None:
-    actorq = ActorQSettings(n_actors=3, replay_shards=3, publish_every=10, max_staleness=10, samples_per_insert=0.0)
-    assert actorq.precision is Precision.INT8
-    assert ActorQSettings(quantize=16).precision is Precision.FP16
-    assert [replace(actorq, step_delays_s=(0.5, 0.0)).delay_s(actor) for actor in range(3)] == [0.5, 0.0, 0.0]
-
-
-def test_every_setting_is_an_option() -> None:
+def test_every_setting_is_an_option_and_its_limits_are_allowed() -> None:
     assert cli.options("actorq", ["--task", "cartpole"]).actorq == ActorQSettings()
     words = "--task cartpole --n-actors 3 --quantize 16 --no-correct-mismatch --step-delays-s 0.5 0 --publish-every 7"
     wanted = ActorQSettings(
         3, quantize=16, quantize_communication=16, correct_mismatch=False, step_delays_s=(0.5, 0.0), publish_every=7
     )
     assert cli.options("actorq", words.split()).actorq == wanted
+    actorq = ActorQSettings(n_actors=3, replay_shards=3, publish_every=10, max_staleness=10, samples_per_insert=0.0)
+    assert actorq.precision is Precision.INT8
+    assert ActorQSettings(quantize=16).precision is Precision.FP16
+    assert [replace(actorq, step_delays_s=(0.5, 0.0)).delay_s(actor) for actor in range(3)] == [0.5, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)

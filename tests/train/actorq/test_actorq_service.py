@@ -10,8 +10,6 @@ from quarl.train.actorq.plan import Plan
 from quarl.train.actorq.replay import ReplayService, Reply, steps_of
 from tests.train.actorq.small_plans import FACTS, make_plan, make_rows
 
-# Of small_plans: a round draws 2 · 4 = 8 rows, an insertion brings at most 4 + 1 rows = 10 samples; slack = 2 · 10.
-
 
 def filled(plan: Plan, rows: int) -> ReplayService:
     service = ReplayService(plan, 0)

@@ -86,13 +86,6 @@ def test_weights_sent_in_full_make_the_same_artifact_at_the_actor(bits: int, art
     assert made[0] == made[1]
 
 
-@pytest.mark.parametrize("bits", [16, 32])
-def test_weights_that_the_native_engine_does_not_execute_are_refused(bits: int) -> None:
-    pushed = push(make_spec(), make_weights(make_spec()))
-    with refused(QuantizationError, "native_precision"):
-        publish(pushed, 1, bits, bits, ArtifactFormat.NATIVE)
-
-
 KERNELS, VECTORS = 8 * 512 + 512 * 512 + 512 * 3, 512 + 512 + 3  # numbers of a (512, 512) policy
 
 
@@ -160,10 +153,16 @@ def test_damaged_data_is_refused(damage: str) -> None:
         published.attach_data(damaged[damage])
 
 
-def test_weights_that_are_no_safetensors_file_are_refused() -> None:
+def test_what_makes_no_artifact_is_refused() -> None:
     published = sent(8, 32)
     with refused(WireError, "not_safetensors"):
         unpack_artifact(replace(published, data=published.data[:100]))
+    pushed = push(make_spec(), make_weights(make_spec()))
+    with pytest.raises(QuantizationError, match="calibration set must"):
+        publish(replace(pushed, calibration=pushed.calibration[:0]), 1, 8, 8)
+    for bits in (16, 32):
+        with refused(QuantizationError, "native_precision"):
+            publish(pushed, 1, bits, bits, ArtifactFormat.NATIVE)
 
 
 @pytest.mark.parametrize("name", ["dense_0/kernel", "head/bias"])
@@ -174,12 +173,6 @@ def test_weights_that_are_not_finite_are_refused(quantize: int, communication: i
     weights[name].flat[0] = np.nan
     with pytest.raises(PolicyError, match=r"(?i)NaN|finite"):
         publish(push(spec, weights), 1, quantize, communication)
-
-
-def test_int8_without_calibration_is_refused() -> None:
-    pushed = push(make_spec(), make_weights(make_spec()))
-    with pytest.raises(QuantizationError, match="calibration set must"):
-        publish(replace(pushed, calibration=pushed.calibration[:0]), 1, 8, 8)
 
 
 def test_the_quantization_error_by_hand() -> None:

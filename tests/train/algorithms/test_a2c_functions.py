@@ -10,17 +10,6 @@ from quarl.policy.spec import ContinuousHead, Convolution, NetworkSpec, Squash
 from quarl.train.algorithms import a2c
 from quarl.train.algorithms.common.actor_critic import ActorCritic, Forward, outputs_and_values
 from quarl.train.algorithms.common.distributions import LOG_STD, Categorical, Gaussian, export_weights
-from quarl.train.algorithms.common.rollouts import compute_advantages
-
-
-def test_lambda_one_gives_the_n_step_advantages_of_the_paper() -> None:
-    # γ = 0.5; rewards 1, 2, 4; V = 1, 1, 1, and 8 after the last step.
-    # R₂ = 4 + 0.5·8 = 8;  R₁ = 2 + 0.5·8 = 6;  R₀ = 1 + 0.5·6 = 4; each less V = 1.
-    none = np.zeros((3, 1), bool)
-    rewards = np.array([[1.0], [2.0], [4.0]], np.float32)
-    values, following = np.ones((3, 1), np.float32), np.array([[1.0], [1.0], [8.0]], np.float32)
-    advantages = compute_advantages(rewards, values, following, none, none, 0.5, 1.0)
-    np.testing.assert_array_equal(advantages[:, 0], np.array([3.0, 5.0, 7.0], np.float32))
 
 
 def test_the_parts_of_the_loss_by_hand() -> None:
@@ -45,13 +34,16 @@ def test_rmsprop_by_hand() -> None:
 GAUSSIAN = Gaussian(ContinuousHead((-2.0, 0.0), (2.0, 10.0), Squash.CLIP), log_std=math.log(2.0))
 
 
-def test_the_gaussians_probability_and_entropy_by_hand() -> None:
+def test_the_gaussian_by_hand() -> None:
     # σ = 2; (a − y)/σ = 1 and −0.5: −½(1 + 0.25) − 2·(log 2 + ½ log 2π) = −0.625 − 2·1.612086 = −3.849172
     weights = {name: tf.constant(value) for name, value in GAUSSIAN.extra_weights().items()}
     outputs, actions = tf.constant([[0.0, 1.0]]), tf.constant([[2.0, 0.0]])
     assert float(GAUSSIAN.log_probability(outputs, actions, weights)[0]) == pytest.approx(-3.849172, abs=1e-5)
     # H = 2·(log 2 + ½ log 2π + ½) = 4.224171
     assert float(GAUSSIAN.entropy(outputs, weights)[0]) == pytest.approx(4.224171, abs=1e-5)
+    # The environment is given actions in its units and within its bounds.
+    drawn = np.array([[0.0, 0.0], [-1.0, 0.5], [3.0, -9.0]], np.float32)
+    np.testing.assert_allclose(GAUSSIAN.to_environment(drawn), [[0.0, 5.0], [-2.0, 7.5], [2.0, 0.0]])
 
 
 def test_what_is_drawn_has_the_probability_it_is_said_to_have() -> None:
@@ -62,11 +54,6 @@ def test_what_is_drawn_has_the_probability_it_is_said_to_have() -> None:
     np.testing.assert_allclose(log_probabilities, again, rtol=1e-4)
     np.testing.assert_allclose(actions.mean(axis=0), [0.5, -1.0], atol=0.06)  # 4 standard errors of 2/√20000
     np.testing.assert_allclose(actions.std(axis=0), 2.0, atol=0.04)
-
-
-def test_actions_reach_the_environment_in_its_units_and_within_its_bounds() -> None:
-    actions = np.array([[0.0, 0.0], [-1.0, 0.5], [3.0, -9.0]], np.float32)
-    np.testing.assert_allclose(GAUSSIAN.to_environment(actions), [[0.0, 5.0], [-2.0, 7.5], [2.0, 0.0]])
 
 
 def test_a_bundle_holds_the_networks_weights_and_not_the_distributions() -> None:

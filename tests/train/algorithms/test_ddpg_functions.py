@@ -17,16 +17,13 @@ from quarl.train.networks.weights import Weights
 from tests.train.algorithms.transitions import draw_batches
 
 
-def test_targets_by_hand() -> None:
+def test_targets_and_soft_updates_by_hand() -> None:
     # Row 0: 1 + 0.9 · 10 = 10. Row 1 terminated, so its factor is 0 and only the reward is left.
     returns, discounts = tf.constant([1.0, 5.0]), tf.constant([0.9, 0.0])
     np.testing.assert_allclose(ddpg.td_targets(returns, discounts, [tf.constant([10.0, 7.0])]), [10, 5])
     values = [tf.constant([10.0, 2.0]), tf.constant([4.0, 8.0])]  # of two critics the smaller value is the target
     targets = ddpg.td_targets(tf.constant([1.0, 1.0]), tf.constant([0.5, 0.5]), values)
     np.testing.assert_allclose(targets, [3, 2])  # 1 + ½ · 4;  1 + ½ · 2
-
-
-def test_soft_update_by_hand() -> None:
     new = soft_update({"w": np.array([0.0, 8.0])}, {"w": np.array([4.0, 0.0])}, 0.25)
     np.testing.assert_array_equal(new["w"], [1.0, 6.0])  # ¾ · 0 + ¼ · 4;  ¾ · 8 + ¼ · 0
 
@@ -69,23 +66,18 @@ def draw(noise: ExplorationNoise, scale: float) -> list[float]:
     return noise(Ones(), scale)[:, 0].tolist()  # type: ignore[arg-type]
 
 
-def test_the_ornstein_uhlenbeck_process_by_hand() -> None:
+def test_the_noise_by_hand_and_its_deviation() -> None:
     # θ = ¼, σ = 2, ε = 1: x = 2;  ¾ · 2 + 2 = 3.5;  ¾ · 3.5 + 2 = 4.625. The second environment starts over after two.
     noise = ExplorationNoise(environments=2, size=1, reversion=0.25, repeat=1)
     assert draw(noise, 2.0) == [2.0, 2.0]
     assert draw(noise, 2.0) == [3.5, 3.5]
     noise.begin(np.array([False, True]))
     assert draw(noise, 2.0) == [4.625, 2.0]
-
-
-def test_a_reversion_of_one_is_independent_noise() -> None:
+    # A reversion of one is independent noise; a slow process has the deviation that its docstring states.
     noise = ExplorationNoise(1, 1, reversion=1.0, repeat=1)
     assert [draw(noise, 0.5) for _ in range(3)] == [[0.5]] * 3
     values = np.concatenate([noise(np.random.default_rng(seed), 0.5) for seed in range(2000)])
     assert values.std() == pytest.approx(0.5, rel=0.1)
-
-
-def test_a_slow_process_has_the_deviation_that_its_docstring_states() -> None:
     generator = np.random.default_rng(0)
     noise = ExplorationNoise(400, 1, reversion=0.1, repeat=1)
     values = np.concatenate([noise(generator, 0.3) for _ in range(400)][100:])

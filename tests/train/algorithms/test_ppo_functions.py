@@ -47,7 +47,7 @@ def test_environments_do_not_mix() -> None:
         np.testing.assert_array_equal(together[:, part], alone)
 
 
-def test_policy_loss_by_hand() -> None:
+def test_losses_by_hand() -> None:
     # Logits [ln 3, 0]: π = [0.75, 0.25] in both rows. H = −(¾ ln ¾ + ¼ ln ¼) = 0.562335.
     outputs = tf.constant([[math.log(3.0), 0.0]] * 2)
     batch = {
@@ -63,9 +63,6 @@ def test_policy_loss_by_hand() -> None:
     # k3 = mean((ρ − 1) − ln ρ) = ((0.5 − ln 1.5) + 0) / 2
     assert float(parts["divergence"]) == pytest.approx((0.5 - math.log(1.5)) / 2, abs=1e-6)
     assert float(parts["clipped"]) == 0.5
-
-
-def test_value_loss_by_hand() -> None:
     assert float(ppo.value_loss(tf.constant([3.0, 5.0]), tf.constant([1.0, 6.0]))) == pytest.approx(
         0.5 * (4.0 + 1.0) / 2
     )

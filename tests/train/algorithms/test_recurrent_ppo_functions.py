@@ -92,16 +92,13 @@ def test_the_gradient_is_that_of_differences() -> None:
     assert along == pytest.approx((at(1e-4) - at(-1e-4)) / 2e-4, rel=1e-3)
 
 
-def test_a_model_with_a_memory_is_read_where_it_stands() -> None:
+def test_a_model_with_a_memory_is_read_and_wants_its_method() -> None:
     network = parse_model("128,gru-64,32")
     assert network.hidden == (128, 32) and network.recurrences == (Recurrence(Cell.GRU, 64, 1),)
     assert parse_model("gru-16").recurrences == (Recurrence(Cell.GRU, 16, 0),)
     for text in ("gru", "gru-0", "lstm-8", "8,gru-"):
         with refused(SettingsError, "bad_model"):
             parse_model(text)
-
-
-def test_a_memory_wants_the_method_that_trains_it() -> None:
     with refused(TaskError, "method_not_recurrent"):
         refuse_memory("ppo", parse_model("gru-8"))
     with refused(TaskError, "method_needs_recurrence"):

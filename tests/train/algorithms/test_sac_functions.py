@@ -70,7 +70,7 @@ def test_the_density_stays_finite_where_tanh_is_one(end: float) -> None:
     assert float(tape.gradient(log_probability, mean)[0, 0]) == pytest.approx(np.sign(end) * 2.0)
 
 
-def test_soft_targets_by_hand() -> None:
+def test_targets_and_losses_by_hand() -> None:
     # Row 0: 1 + ½ (min(10, 4) − 2 · 3) = 0. Row 1: 1 + ½ (min(2, 8) + 2 · 1) = 3. Row 2 terminated: its reward alone.
     values = [tf.constant([10.0, 2.0, 7.0]), tf.constant([4.0, 8.0, 7.0])]
     logs = tf.constant([3.0, -1.0, 9.0])
@@ -78,23 +78,17 @@ def test_soft_targets_by_hand() -> None:
         tf.constant([1.0, 1.0, 5.0]), tf.constant([0.5, 0.5, 0.0]), values, logs, tf.constant(2.0)
     )
     np.testing.assert_allclose(targets, [0, 3, 5])
-
-
-def test_actor_loss_by_hand() -> None:
     # ½ [(2 · 3 − 4) + (2 · (−1) − 2)] = −1
     values = [tf.constant([10.0, 2.0]), tf.constant([4.0, 8.0])]
     assert float(sac.actor_loss(tf.constant([3.0, -1.0]), values, tf.constant(2.0))) == -1.0
-
-
-def test_temperature_loss_and_its_slope_by_hand() -> None:
     # α = 3, log π = 0.5 and 1.5, H̄ = −2: L = −3 · mean(−1.5, −0.5) = 3 = dL/d log α.
     # The entropy −1 is above H̄, so that a step down this slope makes α smaller.
-    log_temperature, logs = tf.constant(np.log(3.0), tf.float32), tf.constant([0.5, 1.5])
+    log_temperature, given = tf.constant(np.log(3.0), tf.float32), tf.constant([0.5, 1.5])
     with tf.GradientTape() as tape:
-        tape.watch([log_temperature, logs])
-        loss = sac.temperature_loss(log_temperature, logs, -2.0)
+        tape.watch([log_temperature, given])
+        loss = sac.temperature_loss(log_temperature, given, -2.0)
     assert float(loss) == pytest.approx(3.0, rel=1e-6)
-    slope, through = tape.gradient(loss, [log_temperature, logs])
+    slope, through = tape.gradient(loss, [log_temperature, given])
     assert float(slope) == pytest.approx(3.0, rel=1e-6)
     assert through is None  # the policy is not moved by it
 

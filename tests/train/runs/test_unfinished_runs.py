@@ -94,6 +94,9 @@ def test_a_checkpoint_of_the_oldest_version_is_gone_on_with(tmp_path: Path, caps
     assert train(tmp_path / "I", *NARROW) == 0
     assert capsys.readouterr().err.startswith(GOING_ON)
     assert Bundle.load(tmp_path / "I").spec.provenance["resumed_at"] == [512]
+    shutil.copy(OLDEST, folder / "checkpoint.safetensors")
+    assert train(tmp_path / "I", *NARROW, "--resume", "--set", "weight_clip=1") == 2
+    assert "settings.weight_clip = 0.0" in capsys.readouterr().err.replace("\n", " ")
 
 
 def test_other_options_and_fresh_put_the_unfinished_run_aside(

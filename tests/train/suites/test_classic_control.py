@@ -26,6 +26,7 @@ def test_a_step_equals_gymnasiums(environment_id: str) -> None:
     generator = np.random.default_rng(1)
     theirs: Any = gymnasium.make(environment_id)
     ours = ClassicEpisodes(environment_id, 1, seed=0)
+    assert ours.physics.limit == gymnasium.spec(environment_id).max_episode_steps
     everything = np.ones(1, np.bool_)
     episode = ended = cut = 0
 
@@ -59,12 +60,6 @@ def test_a_step_equals_gymnasiums(environment_id: str) -> None:
     assert ended + cut > 0
     if environment_id.startswith(("CartPole", "MountainCar")):
         assert ended > 0
-
-
-@pytest.mark.parametrize("environment_id", PHYSICS)
-def test_the_time_limit_is_gymnasiums(environment_id: str) -> None:
-    specification = gymnasium.spec(environment_id)
-    assert PHYSICS[environment_id]().limit == specification.max_episode_steps
 
 
 @pytest.mark.parametrize("environment_id", PHYSICS)
@@ -116,9 +111,6 @@ def test_uniform_numbers_depend_on_key_and_episode_alone() -> None:
     assert len(np.unique(numbers)) == numbers.size
     np.testing.assert_allclose(numbers.mean(axis=1), 0.5, atol=0.01)  # σ = 0.002
     np.testing.assert_allclose(np.corrcoef(numbers) - np.eye(4), 0.0, atol=0.03)  # σ = 0.007
-
-
-def test_mixing_is_splitmix64() -> None:
     # The first output of SplitMix64 seeded with 0 is 0xE220A8397B1DCDAF (its reference implementation, Vigna 2015).
     number = uniform(np.array([0], np.uint64), np.array([0]), 1)[0, 0]
     assert number == (0xE220A8397B1DCDAF >> 11) * 2.0**-53

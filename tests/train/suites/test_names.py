@@ -55,17 +55,14 @@ def test_all_names_of_a_task_are_one(
     assert resolve(name.file_name).canonical in (canonical, file_name)
 
 
-def test_the_papers_halfcheetah_is_pybullets_and_mujocos_is_another_task() -> None:
-    assert resolve("halfcheetah") != resolve("HalfCheetah-v5")
-    assert resolve("walker2d").target == "Walker2DBulletEnv-v0"
-    assert resolve("spaceinvaders").target == "space_invaders"
-
-
 def test_words_and_their_files_are_all_different() -> None:
     words = list_task_words()
     assert len(words) == len(set(words)) == 2 + len(GYMNASIUM_WORDS) + len(ATARI_WORDS)
     for kind in ("canonical", "file_name", "short_name"):
         assert len({getattr(resolve(word), kind) for word in words}) == len(words)
+    assert resolve("halfcheetah") != resolve("HalfCheetah-v5")
+    assert resolve("walker2d").target == "Walker2DBulletEnv-v0"
+    assert resolve("spaceinvaders").target == "space_invaders"
 
 
 def test_cells_have_known_words_and_names_that_are_folders() -> None:

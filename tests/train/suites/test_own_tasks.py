@@ -150,9 +150,8 @@ def test_gymnasium_makes_it_by_its_full_name_without_an_import() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "(32,)"
-    assert (
-        gymnasium.make("quarl.airlearning_envs.gym_env:AirLearning/Navigation-v0").observation_space.dtype == np.float32
-    )
+    named = gymnasium.make("quarl.airlearning_envs.gym_env:AirLearning/Navigation-v0")
+    assert named.observation_space.dtype == np.float32
 
 
 NESTED = "tests.train.suites.faulty_environments:Nested"

@@ -9,6 +9,7 @@ from quarl.policy.bundle import Bundle
 from quarl.train import __main__ as command
 from quarl.train.suites.make import make_task
 from quarl.train.suites.names import missing_packages, resolve
+from tests.train import small_runs
 
 ROLLOUT = ["--set", "environments=8", "--set", "rollout_steps=16", "--set", "minibatch=32"]
 REPLAY = [*ROLLOUT, "--set", "learning_starts=128", "--set", "updates=4"]
@@ -41,6 +42,11 @@ def test_one_seed_gives_one_policy(
     for name in one:
         np.testing.assert_array_equal(one[name], two[name], err_msg=name)
     assert Bundle.load(tmp_path / "one").spec.provenance["task"] == resolve(task).canonical
+    assert small_runs.curve(tmp_path / "one") == small_runs.curve(tmp_path / "two")
+    assert len({(tmp_path / name / "calibration.npz").read_bytes() for name in ("one", "two")}) == 1
+    if method == "ppo":
+        other = train(tmp_path / "other", task, method, options, 6)
+        assert any((array != one[name]).any() for name, array in other.items())
 
 
 @pytest.mark.parametrize("name", ["cartpole", "pendulum", "lunarlander", "dm_control,reacher_hard"])
