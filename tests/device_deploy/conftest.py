@@ -156,3 +156,12 @@ def link_programs(folder: Path) -> None:
             pytest.skip("OpenSSH's client is not installed: apt-get install openssh-client")
         assert found is not None, program
         (folder / program).symlink_to(found)
+
+
+@pytest.fixture
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's home folder on the host, without an agent."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    return tmp_path

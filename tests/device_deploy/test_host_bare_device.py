@@ -223,9 +223,7 @@ def test_one_at_a_time(bare_device: TestDevice, line: Connection, old: DeployRes
     ("exit 127", "hindered"),
     ("grep -q ^flags:.*2$ /proc/self/fdinfo/9 || { echo read-only >&2; exit 65; }", "taken"),  # as on NFS
 ])  # fmt: skip
-def test_a_lock_that_cannot_be_taken_is_not_said_to_be_somebodys(
-    tmp_path: Path, shell: str, flock: str, answer: str
-) -> None:
+def test_a_lock_that_cannot_be_taken_is_not_somebodys(tmp_path: Path, shell: str, flock: str, answer: str) -> None:
     (tmp_path / "flock").write_text(f"#!/bin/sh\n{flock}\n")
     (tmp_path / "flock").chmod(0o755)
     script = f"{VERIFIER.read_text()}{VERIFIER.with_name('session.sh').read_text()}\ntake_lock me\n"

@@ -64,9 +64,7 @@ def test_a_device_whose_key_an_authority_has_signed_is_let_in(tmp_path: Path, au
     (("-h", *FOR_IT, "-V", "+1d:+2d"), "it holds from"),
     ((*FOR_IT,), "it is a user's certificate"),
 ])  # fmt: skip
-def test_a_certificate_that_does_not_hold_is_refused(
-    tmp_path: Path, authority: Path, words: tuple[str, ...], why: str
-) -> None:
+def test_certificates_that_do_not_hold(tmp_path: Path, authority: Path, words: tuple[str, ...], why: str) -> None:
     with pytest.raises((ChangedHostKeyError, HostError), match=why) as caught:
         reached(tmp_path, [line(authority)], *words)
     assert "Nothing was sent" in caught.value.message and "ssh-keygen -h -s" in caught.value.next_step

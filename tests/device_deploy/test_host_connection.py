@@ -37,15 +37,6 @@ def connect_with(device: TestDevice, known: Path, identity: Path | None = None) 
     )  # fmt: skip
 
 
-@pytest.fixture
-def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user's home folder on the host, without an agent."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    return tmp_path
-
-
 def test_an_unknown_host_key_is_refused_and_nothing_is_recorded(device: TestDevice, tmp_path: Path) -> None:
     known = tmp_path / "known_hosts"
     with pytest.raises(UnknownHostKeyError, match="SHA256:") as caught, connect_with(device, known):

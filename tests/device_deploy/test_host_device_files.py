@@ -81,9 +81,7 @@ SPOILT = (a_module, a_link, a_pipe, a_file_behind_a_link, without_end, a_record_
 
 
 @pytest.mark.parametrize("spoil", SPOILT, ids=lambda spoil: spoil.__name__)
-def test_what_a_release_holds_beyond_its_record_is_named(
-    site: Site, old: DeployResult, spoil: Callable[[Path], str]
-) -> None:
+def test_what_is_beyond_a_releases_record_is_named(site: Site, old: DeployResult, spoil: Callable[[Path], str]) -> None:
     new = site.install("new")
     path = spoil(site.folder / "releases" / old.release)
     begun = time.monotonic()
@@ -188,9 +186,7 @@ def test_a_folder_of_a_policy_that_is_a_link(site: Site, old: DeployResult, tmp_
 
 @pytest.mark.parametrize("which", ["lock", "envs"])
 @pytest.mark.parametrize("kind", ["link", "second name", "pipe"])
-def test_the_lock_and_the_wheels_folder_are_not_written_through(
-    own: TestDevice, tmp_path: Path, which: str, kind: str
-) -> None:
+def test_lock_and_wheels_folder_are_not_written_through(own: TestDevice, tmp_path: Path, which: str, kind: str) -> None:
     outside, place = tmp_path / "precious", own.home / "quarl" / which
     outside.write_text("mine")
     place.parent.mkdir(exist_ok=True)

@@ -69,9 +69,7 @@ def test_the_agent_loads_only_what_it_may(serving: Connection) -> None:
     assert not any("tensorflow" in path.split("/quarl/")[-1].split("/")[0] for path in ours)
 
 
-def test_a_tampered_artifact_on_the_device_is_refused_by_the_agent(
-    serving: Connection, deployed: TestDevice, bundle: Bundle
-) -> None:
+def test_an_artifact_tampered_with_is_refused_there(serving: Connection, deployed: TestDevice, bundle: Bundle) -> None:
     """After the deployment, by whoever has the device: no agent starts, and one that was started does not load it."""
     file = deployed.home / "quarl" / "policies" / "tiny" / "current" / "bundle" / "int8.tflite"
     whole = file.read_bytes()
@@ -126,9 +124,7 @@ def test_what_was_verified_is_what_is_imported(serving: Connection, deployed: Te
         code.write_bytes(whole)
 
 
-def test_the_wheels_of_the_real_agent_are_compared_file_by_file(
-    serving: Connection, deployed: TestDevice, bundle: Bundle
-) -> None:
+def test_the_real_agents_wheels_are_compared_by_file(serving: Connection, deployed: TestDevice, bundle: Bundle) -> None:
     again = deploy(serving, bundle, [INT8])
     assert again.unchanged and again.sent_bytes == 0
     assert sorted(path.name.split("-")[0] for path in (deployed.home / "quarl" / "envs").iterdir()) == ["ai", "numpy"]

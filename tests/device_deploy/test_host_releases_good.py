@@ -288,9 +288,7 @@ def test_cut_after_the_switch_and_not_to_be_reached(
     assert site.state().current == wanted
 
 
-def test_a_switch_that_did_not_happen_is_read_again(
-    site: Site, old: DeployResult, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_switch_that_failed_is_read_again(site: Site, old: DeployResult, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(session: Device, *arguments: str) -> None:
         raise HostError("The device could not do it: no such luck.")
 

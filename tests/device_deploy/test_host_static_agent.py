@@ -28,9 +28,7 @@ def deployed(connection: Connection, policy_i: Bundle) -> DeployResult:
     return deploy(connection, policy_i, [INT8], without_python=True)
 
 
-def test_what_was_verified_is_what_is_executed(
-    device: TestDevice, connection: Connection, deployed: DeployResult
-) -> None:
+def test_what_is_verified_is_executed(device: TestDevice, connection: Connection, deployed: DeployResult) -> None:
     folder = device.policy_folder("I") / "current"
     whole = {name: (folder / name).read_bytes() for name in ("lib/policy-agent", "bundle/policy.pack")}
     try:

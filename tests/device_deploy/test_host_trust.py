@@ -83,9 +83,7 @@ def send_and_replace(site: Site, replaced: str, by: bytes | None) -> None:
     ("lib/agent.py", None, VerificationError),
     ("eve", None, TrustError),
 ])  # fmt: skip
-def test_what_was_changed_on_the_way_is_not_published(
-    site: Site, replaced: str, by: bytes | None, error: type[Exception]
-) -> None:
+def test_what_was_changed_is_not_published(site: Site, replaced: str, by: bytes | None, error: type[Exception]) -> None:
     with pytest.raises(error, match="it was changed" if replaced == "eve" else replaced):
         send_and_replace(site, replaced, by)
 
@@ -145,9 +143,7 @@ def test_a_lower_serial_has_to_be_allowed_and_is_then_signed_for(site: Site) -> 
 
 
 @pytest.mark.parametrize("text", ["", "garbage\n", "\x00\x00"])
-def test_what_was_accepted_is_damaged_and_the_next_deployment_repairs_it(
-    site: Site, old: DeployResult, text: str
-) -> None:
+def test_what_was_accepted_is_damaged_and_repaired_by_a_deployment(site: Site, old: DeployResult, text: str) -> None:
     (site.device.home / "quarl/trust/accepted").write_text(text)
     assert site.install("old").release.startswith("0002-"), "signed and sent again"
     assert site.served() == "old" and not site.leftovers()

@@ -56,9 +56,7 @@ def report_of(capsys: pytest.CaptureFixture[str], bundle: Bundle, *options: str)
     return report
 
 
-def test_the_fp32_artifact_plays_the_very_episodes_of_the_float_policy(
-    bundle: Bundle, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_fp32_artifact_plays_the_float_policys_episodes(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
     report = report_of(capsys, bundle, "--precision", "32", "--compare", "--episodes", "6")
     artifact, float_policy = report["results"]
     assert artifact["returns"] == float_policy["returns"]
@@ -96,9 +94,7 @@ def test_the_default_is_the_float_policy_and_the_report_goes_to_a_file(
     (["pendulum-ddpg", "--episodes", "4", "--seed", "313"], "-118.15 [-126.21, -110.10]"),
     (["cartpole-dqn", "--episodes", "20"], "500.00 [–]"),
 ])  # fmt: skip
-def test_a_committed_policy_is_judged_with_students_interval(
-    options: list[str], shown: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_committed_policies_are_judged(options: list[str], shown: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert evaluate.main(["--input-path", *options]) == 0
     assert shown in capsys.readouterr().out
 
@@ -225,9 +221,7 @@ def test_a_runtime_that_refuses_or_dies_says_so(bundle: Bundle) -> None:
 
 
 @pytest.mark.slow
-def test_a_film_shows_the_first_judged_episode(
-    bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_film_of_the_first_judged_episode(bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("pygame")
     imageio = pytest.importorskip("imageio.v3")
     task = make_task("CartPole-v1")

@@ -72,9 +72,7 @@ SHORT = {"NAVIGATION": NAVIGATION, "DEPTH": DEPTH, "PPO": PPO, "DISTILL": DISTIL
 
 
 @pytest.mark.parametrize("typed", WRONG)
-def test_mistakes_are_answered_with_what_is_allowed(
-    typed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistakes_are_answered_by_what_may_be(typed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [word for each in typed.split() for word in SHORT.get(each, [each])]
     assert ended([*words, "--quiet", "--output-path", str(tmp_path / "x")]) == 2
     message = capsys.readouterr().err
@@ -302,9 +300,7 @@ def test_an_output_path_that_cannot_be_written_is_named(capsys: pytest.CaptureFi
     assert capsys.readouterr().err.startswith("error: /proc/nowhere")
 
 
-def test_a_run_that_ends_before_the_quantizers_are_active_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_ends_before_its_quantizers_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two iterations of 256 steps; none begins after step 300. The float policy is kept."""
     assert train(tmp_path / "a", *PPO, "--steps", "512", *AWARE, "3", "--quant-delay", "300") == 3
     assert "never learned with quantizers" in capsys.readouterr().err

@@ -54,9 +54,7 @@ def test_both_sides_wait_by_hand() -> None:
 @pytest.mark.parametrize("ratio", [0.25, 1.0, 16.0, 500.0])
 @pytest.mark.parametrize("sizes", [(1, 4, 1), (64, 4, 1), (3, 256, 8)], ids=str)
 @pytest.mark.parametrize("shards", [1, 3])
-def test_one_side_may_always_go_on_with_the_largest_that_it_sends(
-    ratio: float, sizes: tuple[int, int, int], shards: int
-) -> None:
+def test_one_side_may_always_go_on_with_its_largest(ratio: float, sizes: tuple[int, int, int], shards: int) -> None:
     often, minibatch, updates = sizes
     change = {"minibatch": minibatch, "updates": updates, "n_step": 5, "replay_capacity": 3000}
     plan = make_plan(10**9, change, samples_per_insert=ratio, insert_every=often, n_actors=3, replay_shards=shards)

@@ -1,5 +1,6 @@
 """Fake quantization: by hand, arrays against tensors, and against the integers that are exported."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,8 @@ from quarl.policy.reference import normalise
 from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import (
     INPUT,
-    DiscreteHead,
-    EnvironmentSpec,
     NetworkSpec,
     Normaliser,
-    ObservationField,
     PolicySpec,
     TrainedQuantization,
     WeightRange,
@@ -30,17 +28,11 @@ from quarl.train.quantization.fake import (
     fake_quantize_weights,
     scales_of,
 )
+from tests.train.actorq.small_parameters import make_spec
 
 NETWORK = NetworkSpec((16, 12))
+SPEC = make_spec(hidden=NETWORK.hidden, size=6)
 GRIDS = [(8, WeightRange.LARGEST), (5, WeightRange.LARGEST), (4, WeightRange.LARGEST), (2, WeightRange.MEAN)]
-
-
-def spec(quantization: TrainedQuantization) -> PolicySpec:
-    return PolicySpec(
-        name="tiny", observation=(ObservationField("x", (6,), "m"),),
-        normaliser=Normaliser((0.1,) * 6, (1.5,) * 6, 5.0), network=NETWORK, head=DiscreteHead(("a", "b", "c")),
-        control_period_s=0.1, environment=EnvironmentSpec("Tiny-v0"), quantization=quantization,
-    )  # fmt: skip
 
 
 def trained(bits: int, weight_range: WeightRange) -> tuple[PolicySpec, dict[str, np.ndarray], np.ndarray]:
@@ -49,11 +41,15 @@ def trained(bits: int, weight_range: WeightRange) -> tuple[PolicySpec, dict[str,
     weights = initial_weights(generator, NETWORK, (6,), 3, head_gain=1.0)
     weights |= {n: 0.3 * generator.standard_normal(w.shape, np.float32) for n, w in weights.items() if "bias" in n}
     observations = 2 * generator.standard_normal((500, 6), np.float32)
-    inputs = normalise(Normaliser((0.1,) * 6, (1.5,) * 6, 5.0), observations)
+    inputs = normalise(SPEC.normaliser, observations)
     ranges = {INPUT: (float(inputs.min()), float(inputs.max()))}
     for name, values in zip(NETWORK.hidden_names, activations(NETWORK, weights, inputs), strict=True):
         ranges[name] = (0.0, 0.9 * float(values.max()))  # some are cut
-    return spec(TrainedQuantization(bits, ranges, weight_range)), weights, observations
+    return (
+        dataclasses.replace(SPEC, quantization=TrainedQuantization(bits, ranges, weight_range)),
+        weights,
+        observations,
+    )
 
 
 def rounded(policy: PolicySpec, weights: Any) -> Any:

@@ -239,9 +239,7 @@ def test_every_algorithm_learns_in_either_type_and_goes_on(method: str, compute:
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_with_its_loss_scale_and_only_in_its_own_precision(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_goes_on_with_its_loss_scale_and_precision(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(tmp_path / "run", "--mixed-precision", "float16") == 0
     checkpoint = load_checkpoint(tmp_path / TRAINING_FOLDER / "run")
     assert checkpoint.group("loss_scale")["scale"].shape == (1,)

@@ -100,9 +100,7 @@ def test_a_run_is_put_back_as_it_was_gathered() -> None:
     ("policy", "log_std", (1,), "policy/"),
     ("value", "head/bias", (1,), "value/head/bias"),
 ])  # fmt: skip
-def test_a_learner_of_another_layout_is_refused_by_the_parts_name(
-    group: str, name: str, shape: tuple[int, ...], part: str
-) -> None:
+def test_a_learner_of_another_layout_is_refused(group: str, name: str, shape: tuple[int, ...], part: str) -> None:
     checkpoint, _ = resumable()
     with pytest.raises(CheckpointError, match=rf"older format: its {part}.* Start over with --fresh"):
         checkpoint.put_back({group: {name: np.zeros(shape, np.float32)}}, {})

@@ -31,9 +31,7 @@ def train(output: Path, *options: str) -> int:
     return command.main([*SMALL, *teacher, *options, "--output-path", str(output)])
 
 
-def test_a_run_writes_a_bundle_and_resumes_after_an_interruption(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_writes_a_bundle_and_is_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(tmp_path / "whole", *STEPS) == 0
     assert train(tmp_path / "parts", *STEPS, "--minutes", "0") == 0  # one iteration
     assert train(tmp_path / "parts", *STEPS, "--resume") == 0

@@ -205,9 +205,7 @@ def test_weights_that_are_no_numbers_are_not_saved_either(
     assert all(np.isfinite(array).all() for array in kept.group("online").values())
 
 
-def test_a_bundle_is_rewritten_for_int8_and_its_checkpoint_stays_raw(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bundles_are_rewritten_for_int8_and_checkpoints_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quarl.policy.rewrites.MOST", -1.0)  # after so few steps action values have little in common
     assert train(tmp_path / "I", *DQN, "--steps", "512") == 0
     bundle, arrays = Bundle.load(tmp_path / "I"), load_checkpoint(tmp_path / TRAINING_FOLDER / "I").arrays

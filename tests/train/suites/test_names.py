@@ -44,9 +44,7 @@ from quarl.train.suites.names import ATARI_WORDS, GYMNASIUM_WORDS, Suite, list_t
     ),
     (["Somebody/Own-v3"], "Somebody/Own-v3", Suite.GYMNASIUM, "Somebody-Own-v3", "Somebody-Own-v3"),
 ])  # fmt: skip
-def test_all_names_of_a_task_are_one(
-    names: list[str], canonical: str, suite: Suite, file_name: str, short_name: str
-) -> None:
+def test_names_of_a_task(names: list[str], canonical: str, suite: Suite, file_name: str, short_name: str) -> None:
     found = {resolve(name) for name in names}
     assert len(found) == 1
     name = found.pop()

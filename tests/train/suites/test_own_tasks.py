@@ -102,9 +102,7 @@ def test_an_own_task_is_trained_and_judged_in_its_own_folder(module: str, tmp_pa
     [("Grid-v0", PPO, (24,)), ("Colours-v0", PPO, (36, 36, 3)), ("Colours-v0", SMALL_DQN, (36, 36, 3))],
     ids=["a small grid of floats is a vector", "coloured pictures with PPO", "coloured pictures with DQN"],
 )
-def test_observations_that_are_learned(
-    task: str, options: list[str], shape: tuple[int, ...], module: str, tmp_path: Path
-) -> None:
+def test_what_is_learned(task: str, options: list[str], shape: tuple[int, ...], module: str, tmp_path: Path) -> None:
     assert train(tmp_path / "I", "--task", f"{module}:{task}", "--quiet", *options) == 0
     assert Bundle.load(tmp_path / "I").spec.observation[0].shape == shape
 
@@ -176,9 +174,7 @@ def test_all_spaces_are_flattened_into_named_fields(tmp_path: Path) -> None:
     assert batch.reset(np.ones(3, np.bool_), np.arange(3)).shape == (3, 16)
 
 
-def test_a_policy_of_dict_observations_is_trained_converted_and_judged(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_dict_observations_are_trained_converted_and_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--policy", "I", "--quiet", "--method", "ppo", "--set", "environments=8", "--set", "rollout_steps=64"]
     words += ["--set", "minibatch=128", "--set", "engine=numpy", "--steps", "4096", "--output-path", f"{tmp_path}/n"]
     assert command.main(["--task", f"{NESTED}Limited-v0", *words]) == 0

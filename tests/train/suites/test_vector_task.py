@@ -232,9 +232,7 @@ def test_batches_that_were_judged_in_are_closed() -> None:
 
 
 @pytest.mark.parametrize("function", ["Batch-v0", "same_step", "next_step"])
-def test_it_is_trained_judged_and_compared_unpaired(
-    function: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_is_trained_and_judged_unpaired(function: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     task = f"{NAME}:{function}"
     assert train(tmp_path / "I", "--task", task, *SMALL, "--minutes", "0") == 0
     assert train(tmp_path / "I", "--task", task, *SMALL, "--resume") == 0
