@@ -30,8 +30,7 @@ from quarl.policy.spec import (
     weight_shapes,
 )
 from tests.device_agent.conftest import recorded_observations
-from tests.device_deploy.devices import Site, TestDevice, as_test_device, openssh_server
-from tests.device_deploy.needs import needs_sshd
+from tests.device_deploy.devices import Site, TestDevice, as_test_device, needs_sshd, openssh_server
 
 _numbers = itertools.count(1)
 

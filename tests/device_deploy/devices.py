@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import json
 import os
+import shutil
 import socket
 import subprocess
 import tempfile
@@ -39,6 +40,12 @@ from quarl.policy.reading import FileRecord
 from quarl.policy.spec import Precision, RuntimeName
 
 SSHD = Path("/usr/sbin/sshd")
+needs_sshd = pytest.mark.skipif(
+    not SSHD.exists(), reason="OpenSSH's server is not installed: apt-get install openssh-server"
+)
+needs_ssh = pytest.mark.skipif(
+    shutil.which("ssh") is None, reason="OpenSSH's client is not installed: apt-get install openssh-client"
+)
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ def test_a_starter_that_names_no_process_is_ended(
     ({"op": "die"}, "(?s)ended with status 7.*giving up now", "died"),
     ({"op": "sleep", "seconds": 30, "timeout": 0.3}, r"did not answer `sleep` within 0\.3 s", "timeout"),
 ])  # fmt: skip
-def test_it_fails(connection: Connection, policy: str, request_: dict[str, Any], message: str, code: str) -> None:
+def test_failed_request(connection: Connection, policy: str, request_: dict[str, Any], message: str, code: str) -> None:
     with AgentSession(connection, policy) as agent:
         with pytest.raises(AgentError, match=message) as caught:
             agent.request(**request_)

@@ -30,8 +30,16 @@ from quarl.device.deploy.shell import DeviceShell
 from quarl.device.deploy.ssh_config import Endpoint, resolve
 from quarl.device.deploy.target import Target
 from quarl.device.deploy.wheels import WheelSet
-from tests.device_deploy.devices import TestDevice, eventually, make_key, openssh_server, served_text, stand_in_payload
-from tests.device_deploy.needs import needs_ssh, needs_sshd
+from tests.device_deploy.devices import (
+    TestDevice,
+    eventually,
+    make_key,
+    needs_ssh,
+    needs_sshd,
+    openssh_server,
+    served_text,
+    stand_in_payload,
+)
 
 pytestmark = [needs_ssh, needs_sshd, pytest.mark.usefixtures("own_home")]
 

@@ -37,8 +37,7 @@ from quarl.policy.bundle import Bundle
 from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
 from tests.device_agent.loop.loops import next_where
 from tests.device_deploy import devices
-from tests.device_deploy.devices import TestDevice, eventually, let_sign
-from tests.device_deploy.needs import needs_ssh
+from tests.device_deploy.devices import TestDevice, eventually, let_sign, needs_ssh
 
 pytestmark = needs_ssh
 INT8 = Precision.INT8

@@ -14,8 +14,7 @@ from quarl.device.deploy.hostkeys.certificates import HostCertificate
 from quarl.device.deploy.hostkeys.known_hosts import HostKey, KnownHosts, Verdict
 from quarl.device.deploy.ssh_config import Endpoint
 from quarl.device.deploy.target import Target
-from tests.device_deploy.devices import make_key, openssh_server
-from tests.device_deploy.needs import needs_sshd
+from tests.device_deploy.devices import make_key, needs_sshd, openssh_server
 
 pytestmark = needs_sshd
 FOR_IT = ("-n", "127.0.0.1,pi.lab")

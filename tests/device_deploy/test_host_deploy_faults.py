@@ -30,13 +30,13 @@ from tests.device_deploy.devices import (
     Site,
     as_test_device,
     eventually,
+    needs_sshd,
     openssh_server,
     served_text,
     signing_key,
     stand_in_payload,
     stand_in_wheel,
 )
-from tests.device_deploy.needs import needs_sshd
 
 ME = {"user": "ann", "host": "laptop", "pid": 42, "policy": "X"}
 

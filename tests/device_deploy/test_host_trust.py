@@ -32,8 +32,15 @@ from quarl.device.deploy.switching import begin
 from quarl.device.deploy.wheels import WheelSet
 from tests.device_deploy import devices
 from tests.device_deploy.conftest import new_site
-from tests.device_deploy.devices import Site, TestDevice, as_test_device, let_sign, served_text, stand_in_payload
-from tests.device_deploy.needs import needs_ssh
+from tests.device_deploy.devices import (
+    Site,
+    TestDevice,
+    as_test_device,
+    let_sign,
+    needs_ssh,
+    served_text,
+    stand_in_payload,
+)
 
 
 @pytest.fixture(scope="module")

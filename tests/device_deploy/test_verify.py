@@ -19,8 +19,7 @@ from quarl.device.deploy.shell import VERIFIER
 from quarl.device.deploy.signing.keys import SigningKey, ensure_key
 from tests.device_deploy import devices
 from tests.device_deploy.conftest import link_programs
-from tests.device_deploy.devices import let_sign
-from tests.device_deploy.needs import needs_ssh
+from tests.device_deploy.devices import let_sign, needs_ssh
 from tests.namespaces import own
 
 pytestmark = needs_ssh

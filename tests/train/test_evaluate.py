@@ -1,7 +1,8 @@
-"""``quarl evaluate``: artifacts through a device's runtime, comparison, refusals, films."""
+"""``quarl evaluate``: artifacts through a device's runtime, comparison, refusals, films, zones of goal distance."""
 
 import dataclasses
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,10 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from quarl.airlearning_envs.config import PRESETS
+from quarl.airlearning_envs.curriculum import zone_bounds
+from quarl.airlearning_envs.flights import wilson_interval
 from quarl.convert.executor import ExecutionError
 from quarl.convert.pipeline import build_graph, convert_all
 from quarl.policy.bundle import Bundle
 from quarl.policy.errors import SpecError
+from quarl.policy.places import ZOO
 from quarl.policy.reference import choose_actions, forward_float
 from quarl.policy.spec import (
     ArtifactFormat,
@@ -50,8 +55,9 @@ def bundle(tmp_path_factory: pytest.TempPathFactory, balancing: Balancing) -> Bu
     return Bundle.load(made.path)
 
 
-def report_of(capsys: pytest.CaptureFixture[str], bundle: Bundle, *options: str) -> dict:
-    assert evaluate.main(["--input-path", str(bundle.path), "--json", *options]) == 0
+def report_of(capsys: pytest.CaptureFixture[str], policy: Bundle | Path, *options: str) -> dict:
+    path = policy.path if isinstance(policy, Bundle) else policy
+    assert evaluate.main(["--input-path", str(path), "--json", *options]) == 0
     report: dict = json.loads(capsys.readouterr().out)
     return report
 
@@ -130,8 +136,7 @@ def test_what_cannot_be_judged_is_refused_with_what_can(
 
 
 def test_a_bundle_of_the_zoo_is_pointed_to_its_working_copy(capsys: pytest.CaptureFixture[str]) -> None:
-    zoo = Path(__file__).resolve().parents[2] / "zoo" / "I"
-    assert evaluate.main(["--input-path", str(zoo), "--precision", "int8"]) == 1
+    assert evaluate.main(["--input-path", str(ZOO / "I"), "--precision", "int8"]) == 1
     assert "quarl convert --bits 8 --policy I, and evaluate its working copy: --input-path I" in capsys.readouterr().err
 
 
@@ -272,3 +277,57 @@ def test_an_environment_that_cannot_draw_names_what_is_missing(tmp_path: Path) -
     with refused(TaskError, "no_pictures"):
         film(dataclasses.replace(task, draw=None), lambda o: np.zeros(1, np.int64), 0, "", "x", tmp_path / "x.mp4")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_four_zones_of_each_preset_with_the_baseline_beside_them(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = report_of(capsys, ZOO / "I", "--zones", "--episodes", "60")["results"]
+    keys = [(row["preset"], row["policy"], row["zone"], tuple(row["goal_distance_m"])) for row in rows]
+    assert keys == [
+        (preset, policy, zone, bounds)
+        for preset in ("hard", "shipped")
+        for zone, bounds in enumerate(zone_bounds(PRESETS[preset]), start=1)
+        for policy in ("I", "blind")
+    ]
+    for row in rows:
+        assert row["episodes"] == len(row["successes"]) == 60
+        assert tuple(row["interval"]) == wilson_interval(sum(row["successes"]), 60)
+    hard = [row["success"] for row in rows if row["preset"] == "hard" and row["policy"] == "blind"]
+    assert hard[0] > hard[3] + 0.2, "a farther goal has more obstacles before it"
+    # The preset's goal distance is uniform, so that its zones are as likely as each other.
+    whole = report_of(capsys, ZOO / "I", "--preset", "hard", "--episodes", "240")["results"][1]
+    assert whole["interval"][0] - 0.05 < sum(hard) / 4 < whole["interval"][1] + 0.05
+
+
+def test_late_commands_are_late_in_each_zone(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--zones", "--preset", "shipped", "--episodes", "30"]
+    one, late = (report_of(capsys, ZOO / "I", *options, *more) for more in ([], ["--command-latency", "1.5"]))
+    assert list(late["settings"]) == ["latency"], "the zones' distances stand in the rows"
+    assert sum(row["success"] for row in late["results"]) < sum(row["success"] for row in one["results"]) - 1.0
+
+
+def test_an_artifact_is_compared_zone_by_zone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bundle = Bundle.load(shutil.copytree(ZOO / "I", tmp_path / "I"))
+    convert_all([bundle], [Precision.FP32], [ArtifactFormat.TFLITE])
+    options = ["--zones", "--preset", "hard", "--episodes", "8", "--precision", "fp32", "--compare"]
+    report = report_of(capsys, bundle, *options)
+    assert [(each["preset"], each["zone"]) for each in report["minus_float"]] == [
+        ("hard", zone) for zone in range(1, 5)
+    ]
+    assert report["minus_float"][1]["goal_distance_m"] == [10.75, 15.5]
+    assert [row["policy"] for row in report["results"][:3]] == ["I", "I, float", "blind"]
+    capsys.readouterr()
+    assert evaluate.main(["--input-path", str(bundle.path), *options]) == 0
+    table = capsys.readouterr().out
+    assert "2: 10.75 – 15.5 m" in table and "8 episodes a zone" in " ".join(table.split())
+    assert "fp32 minus float, the same episodes on hard, zone 4: return " in table
+
+
+@pytest.mark.parametrize(("options", "words"), [
+    (["--input-path", str(ZOO / "benchmark" / "cartpole-dqn")], ["--zones", "CartPole-v1", "Leave it"]),
+    (["--input-path", str(ZOO / "I"), "--video", "x.mp4"], ["--video", "--zones", "Leave one of them out"]),
+    (["--input-path", str(ZOO / "I"), "--preset", "extreme"], ["--preset", "extreme", "shipped"]),
+])  # fmt: skip
+def test_zones_that_there_are_not(options: list[str], words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert evaluate.main([*options, "--zones"]) == 2
+    keys = capsys.readouterr().err
+    assert "error" in keys and all(word in keys for word in words), keys

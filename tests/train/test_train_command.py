@@ -314,3 +314,19 @@ def test_the_recorded_command_names_no_place_of_this_machine() -> None:
             command.format_provenance_command("train", ["train", *words])
             == "quarl train --task cartpole --set 'name=x y'"
         )
+
+
+PRINTS_FROM_C = """
+import ctypes
+from quarl.train.quiet import suppress_output
+libc = ctypes.CDLL(None)
+libc.puts(b"before")
+with suppress_output():
+    libc.puts(b"argv[0]=")
+print("after")
+"""
+
+
+def test_nothing_printed_from_c_appears_when_the_process_ends() -> None:
+    done = subprocess.run([sys.executable, "-c", PRINTS_FROM_C], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "before\nafter\n"

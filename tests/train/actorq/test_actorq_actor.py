@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 
 from quarl.device.agent.runtimes import open_artifact
-from quarl.policy.reference import choose_actions, forward_integer
-from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import RuntimeName
 from quarl.train.actorq import actor as module
 from quarl.train.actorq.actor import Actor
@@ -108,18 +106,6 @@ def test_an_actor_follows_the_artifact_it_pulled(handed: Pushed, runtime: str) -
     assert (facts["pulls"], facts["renewals"], facts["updates"]) == (len(shelf.known), 2, 7)
     assert facts["steps"] == 30
     assert (facts["counts"]["step"], facts["counts"]["inference"], facts["counts"]["load"]) == (30, 30, 2)
-
-
-@pytest.mark.parametrize("runtime", INT8)
-def test_it_acts_as_the_policy_in_integers_says(handed: Pushed, runtime: str) -> None:
-    plan = make_plan(algorithm=GREEDY, actor_update_period=1000, runtime=runtime)
-    counter = Counter(200)
-    Actor(plan, 0, 0, Shelf(publish(handed, 1, 8, 8, plan.actorq.artifact_format)), counter).run()
-    network = quantize_network(handed.spec, handed.weights, handed.calibration, 8)
-    wanted = choose_actions(handed.spec, forward_integer(handed.spec, network, counter.rows("observation")))
-    np.testing.assert_array_equal(counter.rows("action"), wanted)
-    np.testing.assert_array_equal(counter.rows("greedy"), wanted)
-    assert len(np.unique(wanted)) > 1, "it always chooses one action: nothing was compared"
 
 
 @pytest.mark.parametrize(("period", "pulls"), [(1, 41), (7, 6), (40, 2), (41, 1)])

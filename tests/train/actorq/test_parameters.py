@@ -14,7 +14,7 @@ from quarl.policy.spec import ArtifactFormat
 from quarl.train.actorq import parameters
 from quarl.train.actorq.parameters import ParameterServer
 from quarl.train.actorq.wire import Published, Pushed, publish
-from tests.train.actorq.small_parameters import make_spec, make_weights, push
+from tests.train.actorq.small_plans import make_spec, make_weights, push
 
 PATIENCE_S = 60.0  # for what must come; nothing is timed
 

@@ -19,7 +19,7 @@ from quarl.policy.spec import ArtifactFormat, Normaliser, PolicySpec, Precision,
 from quarl.train.actorq.settings import BITS
 from quarl.train.actorq.wire import Published, WireError, publish, quantization_error, unpack_artifact
 from tests.refusals import refused
-from tests.train.actorq.small_parameters import HEADS, ROWS, make_observations, make_spec, make_weights, push
+from tests.train.actorq.small_plans import HEADS, ROWS, make_observations, make_spec, make_weights, push
 
 PAIRS = list(product(BITS, BITS))
 RUNTIMES = (RuntimeName.LITERT, RuntimeName.NATIVE)

@@ -28,7 +28,7 @@ from quarl.train.quantization.fake import (
     fake_quantize_weights,
     scales_of,
 )
-from tests.train.actorq.small_parameters import make_spec
+from tests.train.actorq.small_plans import make_spec
 
 NETWORK = NetworkSpec((16, 12))
 SPEC = make_spec(hidden=NETWORK.hidden, size=6)

@@ -218,6 +218,7 @@ OFF_POLICY = ["--task", "Pendulum-v1", "--set", "learning_starts=64", "--set", "
 OTHERS = {
     "ppo": ["--task", "CartPole-v1", "--set", "rollout_steps=32", "--set", "minibatch=32", *COMPILED],
     "a2c": ["--task", "CartPole-v1", "--set", "rollout_steps=32", *COMPILED],
+    "dqn": ["--task", "CartPole-v1", "--set", "learning_starts=64", "--set", "minibatch=32", *COMPILED],
     "ddpg": [*OFF_POLICY, *COMPILED],
     "d4pg": OFF_POLICY,
     "sac": OFF_POLICY,
@@ -225,7 +226,9 @@ OTHERS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("method", "compute"), [*((method, "bfloat16") for method in OTHERS), ("sac", "float16")])
+@pytest.mark.parametrize(
+    ("method", "compute"), [*((method, "bfloat16") for method in OTHERS), ("sac", "float16"), ("dqn", "float16")]
+)
 def test_every_algorithm_learns_in_either_type_and_goes_on(method: str, compute: str, tmp_path: Path) -> None:
     options = [*FEW, *OTHERS[method], "--method", method, "--output-path", str(tmp_path / "run")]
     assert command.main([*options, "--mixed-precision", compute]) == 0
@@ -236,17 +239,6 @@ def test_every_algorithm_learns_in_either_type_and_goes_on(method: str, compute:
     assert all(value.dtype == np.float32 for value in moments)
     assert any(value.any() for value in moments)  # it did learn
     assert command.main([*options, "--mixed-precision", compute, "--resume"]) == 0
-
-
-@pytest.mark.slow
-def test_a_run_goes_on_with_its_loss_scale_and_precision(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert train(tmp_path / "run", "--mixed-precision", "float16") == 0
-    checkpoint = load_checkpoint(tmp_path / TRAINING_FOLDER / "run")
-    assert checkpoint.group("loss_scale")["scale"].shape == (1,)
-    assert checkpoint.group("loss_scale")["good"] + 0 >= 0
-    assert train(tmp_path / "run", "--mixed-precision", "bfloat16", "--resume") == 2
-    assert "compute" in capsys.readouterr().err
-    assert train(tmp_path / "run", "--mixed-precision", "float16", "--resume") == 0
 
 
 def test_a_settings_file_that_chose_numpy_is_overruled(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from quarl.bench.command_line import UsageError
 from quarl.bench.study.bundles import task_of
 from quarl.convert.__main__ import main as convert
 from quarl.policy.bundle import Bundle
-from quarl.train import __main__ as command
 from quarl.train import evaluate
 from quarl.train.runs.request import TRAINING_FOLDER
 from quarl.train.suites.episodes import EpisodeStream
@@ -284,8 +283,3 @@ def test_what_is_no_batch_to_learn_from_is_refused(task: str, options: dict, wor
             stream.step(np.ones(4, np.int64))
     for word in words:
         assert word in str(caught.value)
-
-
-def test_a_refusal_is_one_line_for_whoever_typed_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["--task", f"{NAME}:broken", "--output-path", str(tmp_path / "I")]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
