@@ -327,9 +327,7 @@ def test_a_release_travels_through_two_jump_hosts_with_an_agent_key(lab: Lab, mo
     assert not list((lab.device.home / "quarl" / "policies" / "J" / "incoming").iterdir())
 
 
-def test_the_key_of_a_jump_host_is_accepted_by_its_own_name(
-    lab: Lab, own_home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_jump_hosts_key_is_accepted_by_name(lab: Lab, own_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = (lab.folder / "known_hosts").read_text().splitlines()
     (own_home / ".ssh").mkdir()
     (own_home / ".ssh" / "known_hosts").write_text(

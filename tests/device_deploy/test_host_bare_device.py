@@ -84,9 +84,7 @@ def expected(bundle: Bundle, count: int) -> tuple[Any, list[int]]:
     return bundle.golden().observations[:count], outputs[:count].argmax(axis=1).tolist()
 
 
-def test_it_decides_as_the_reference_does(
-    bare_device: TestDevice, line: Connection, policy_i: Bundle, old: DeployResult
-) -> None:
+def test_it_decides_rightly(bare_device: TestDevice, line: Connection, policy_i: Bundle, old: DeployResult) -> None:
     assert line.run("command -v python3 python", check=False).stdout == "" and old.sent_files == 3
     assert [(check.vectors, check.max_error) for check in old.checks] == [(512, 0.0)]
     observations, actions = expected(policy_i, 50)

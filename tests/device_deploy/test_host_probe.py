@@ -97,9 +97,7 @@ def test_probe_without_python3_on_the_device(connection: Connection) -> None:
     assert facts.pythons == () and facts.memory_total_bytes > 0 and facts.free_disk_bytes > 0
 
 
-def test_an_emulator_is_known_before_an_agent_is_there(
-    connection: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_emulator_is_recognised(connection: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = import_module("quarl.device.deploy.probe")  # the package names its function by the same name
     facts = probe(connection)
     assert is_emulated(connection, facts) is bool(fingerprint()["emulated"]), "the device of the tests is this machine"

@@ -133,9 +133,7 @@ def test_the_real_agents_wheels_are_compared_by_file(serving: Connection, deploy
 
 
 @pytest.mark.slow
-def test_a_bundle_for_another_observation_layout_is_not_switched_on(
-    serving: Connection, bundle: Bundle, tmp_path: Path
-) -> None:
+def test_a_bundle_for_other_observations_is_not_served(serving: Connection, bundle: Bundle, tmp_path: Path) -> None:
     """Same size, but bearing and distance are swapped: only the spec can tell, and the device's agent reads it."""
     before = current(serving, "tiny")
     swapped = tmp_path / "tiny"
@@ -152,9 +150,7 @@ def test_a_bundle_for_another_observation_layout_is_not_switched_on(
 
 
 @pytest.mark.slow
-def test_an_artifact_that_computes_something_else_is_not_switched_on(
-    serving: Connection, bundle: Bundle, tmp_path: Path
-) -> None:
+def test_an_artifact_that_computes_wrongly_is_not_served(serving: Connection, bundle: Bundle, tmp_path: Path) -> None:
     """Hashes agree, the numbers do not (a wrong conversion): the golden vectors, on the device, say no."""
     before = current(serving, "tiny")
     wrong = tmp_path / "tiny"

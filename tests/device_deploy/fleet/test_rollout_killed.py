@@ -133,9 +133,7 @@ def end_service(arena: Arena) -> None:
     assert cli.main(["unserve", "--target", NAMES[0], "--policy", "I"]) == 0
 
 
-def test_a_loop_that_falls_in_its_soak_goes_back_with_its_release(
-    served: Arena, at_soak: Callable[[Callable[[], object]], None]
-) -> None:
+def test_a_loop_that_falls_in_soak_goes_back(served: Arena, at_soak: Callable[[Callable[[], object]], None]) -> None:
     before = current(served, NAMES[0])
     at_soak(lambda: os.kill(state(served)["pid"], signal.SIGKILL))
     status, lines, states = served.deploy(8, *PYTHON_AGENT, soak=2)

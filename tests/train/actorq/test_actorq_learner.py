@@ -148,9 +148,7 @@ def with_following(columns: Columns, weight: np.ndarray | None = None) -> Column
 
 
 @pytest.mark.parametrize("weight", [None, np.linspace(0.1, 1.0, 8, dtype=np.float32).reshape(2, 4)])
-def test_returns_end_where_the_learner_would_choose_otherwise(
-    weight: np.ndarray | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_returns_end_where_the_learner_differs(weight: np.ndarray | None, monkeypatch: pytest.MonkeyPatch) -> None:
     scaled = {"n_step": 3, "discount": 0.9, "reward_scale": 0.5}
     world = World(make_plan(algorithm=scaled), change=lambda columns: with_following(columns, weight))
     seen, facts = learned_from(world, monkeypatch)

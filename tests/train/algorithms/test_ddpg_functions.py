@@ -148,17 +148,6 @@ def test_one_update_by_the_equations() -> None:
     assert new.updates == 1
 
 
-def test_the_critic_fits_targets_and_the_actor_climbs_it() -> None:
-    settings = DDPGSettings(updates=200, target_rate=1e-9, actor_learning_rate=1e-3, critic_learning_rate=1e-2)
-    columns = {name: np.repeat(column, 200, axis=0) for name, column in batches(1).items()}
-    new = learner()
-    (metrics,) = learn(ddpg.make_update(settings), new, columns, 1.0)
-    assert metrics[-1, 0] < 0.01 * metrics[0, 0]
-    start, states, critic = learner().groups["actor"], columns["observation"][0], new.groups["critic"]
-    before, after = (float(ddpg.actor_loss(actor, critic, states, 0.0)) for actor in (start, new.groups["actor"]))
-    assert after < before
-
-
 @pytest.mark.slow
 def test_a_policy_period_delays_actor_and_targets() -> None:
     settings = DDPGSettings(updates=1, policy_period=3, twin=True, target_noise=0.2)

@@ -6,19 +6,11 @@ import gymnasium
 import numpy as np
 import pytest
 
-from quarl.policy.spec import ContinuousHead, DiscreteHead
 from quarl.train.suites.classic import PHYSICS, ClassicEpisodes, uniform
 from quarl.train.suites.make import make_task
+from tests.train.suites.test_suites import random_actions
 
 STEPS = 1000
-
-
-def random_actions(environment_id: str, generator: np.random.Generator, count: int) -> np.ndarray:
-    task = make_task(environment_id)
-    if isinstance(task.head, DiscreteHead):
-        return generator.integers(0, task.outputs, count)
-    assert isinstance(task.head, ContinuousHead)
-    return generator.uniform(task.head.low, task.head.high, (count, task.outputs)).astype(np.float32)
 
 
 @pytest.mark.parametrize("environment_id", PHYSICS)
@@ -37,11 +29,11 @@ def test_a_step_equals_gymnasiums(environment_id: str) -> None:
         np.testing.assert_allclose(ours.physics.observe(ours.state)[0], seen, atol=1e-7)
 
     begin()
-    action = random_actions(environment_id, generator, 1)
+    action = random_actions(make_task(environment_id), generator, 1)
     for step in range(STEPS):
         # Actions are held for a while, so that a random policy reaches every corner, the flags included.
         if step % 20 == 0 or environment_id == "CartPole-v1":
-            action = random_actions(environment_id, generator, 1)
+            action = random_actions(make_task(environment_id), generator, 1)
         if environment_id.startswith("MountainCar"):  # drive with the slope: over the hill, and into the left wall
             faster = ours.state[1, 0] >= 0
             discrete = action.ndim == 1
@@ -83,7 +75,7 @@ def test_first_states_come_from_gymnasiums_distribution(environment_id: str) -> 
 
 @pytest.mark.parametrize("environment_id", PHYSICS)
 def test_an_episode_has_the_same_bits_in_any_place_and_batch(environment_id: str) -> None:
-    actions = random_actions(environment_id, np.random.default_rng(2), 30)
+    actions = random_actions(make_task(environment_id), np.random.default_rng(2), 30)
 
     def play(environments: int, place: int, before: int) -> np.ndarray:
         batch = ClassicEpisodes(environment_id, environments, seed=5)
