@@ -21,7 +21,7 @@ from quarl.device.deploy.errors import (
     VerificationError,
 )
 from quarl.device.deploy.local_device import running_local_device
-from quarl.device.deploy.payload import PayloadFile, starter
+from quarl.device.deploy.payload import Payload, starter
 from quarl.device.deploy.probe import probe
 from quarl.device.deploy.releases import list_releases, remove_releases
 from quarl.device.deploy.text import may_act, printable, printable_reply
@@ -242,30 +242,27 @@ def test_a_release_that_was_moved_where_pythonpath_cannot_hold_it(tmp_path: Path
     assert done.returncode == 64 and f"{place.parent} has a ':', which PYTHONPATH cannot hold" in done.stderr
 
 
+ACTING = {
+    b"stand-in agent is up": b"up \\x1b]0;owned\\x07",
+    b"vector 3 differs": b"\\x1b[2J\\u202evector \\x9b31m3",
+    b"giving up now": b"\\x1b]0;owned\\x07 \\rgiving up",
+}
+
+
 def test_what_the_device_says_is_made_printable(site: Site, old: DeployResult) -> None:
-    payload = stand_in_payload(site.name, "new", refuse="load")
-    files = tuple(
-        PayloadFile(
-            file.path,
-            file.data.replace(b"vector 3 differs", b"\\x1b[2J\\u202evector \\x9b31m3").replace(
-                b"stand-in agent is up", b"up \\x1b]0;owned\\x07"
-            ),
-        )
-        for file in payload.files
-    )
+    """What its agent answers, and what stands in its log."""
+
+    def acting(payload: Payload) -> Payload:
+        files = payload.files
+        for was, said in ACTING.items():
+            files = tuple(dataclasses.replace(file, data=file.data.replace(was, said)) for file in files)
+        return dataclasses.replace(payload, files=files)
+
     with pytest.raises(CheckFailedError) as refused:
-        install(site.connection, dataclasses.replace(payload, files=files), site.bare)
+        install(site.connection, acting(stand_in_payload(site.name, "new", refuse="load")), site.bare)
     assert r"\x1b[2J\u202evector \x9b31m3" in refused.value.message
     assert printable(str(refused.value), "\n") == str(refused.value)
-
-
-def test_the_agents_log_is_made_printable(site: Site) -> None:
-    payload = stand_in_payload(site.name)
-    files = tuple(
-        dataclasses.replace(file, data=file.data.replace(b"giving up now", b"\\x1b]0;owned\\x07 \\rgiving up"))
-        for file in payload.files
-    )
-    install(site.connection, dataclasses.replace(payload, files=files), site.bare)
+    install(site.connection, acting(stand_in_payload(site.name)), site.bare)
     with AgentSession(site.connection, site.name) as agent, pytest.raises(AgentError, match="giving up") as died:
         agent.request("die")
     assert r"\x1b]0;owned\x07 \x0dgiving up" in died.value.message and "\x1b" not in str(died.value)
