@@ -359,6 +359,15 @@ def test_a_mark_of_several_lines_is_one_line_and_stops_nothing(site: Site) -> No
         site.rollback()
 
 
+def test_a_folder_with_the_last_number_that_is_no_release_is_passed_by(site: Site) -> None:
+    (first,) = site.bring("a")
+    for name in ("99999999-zz", "0002-zz"):
+        (site.folder / "releases" / name).mkdir()
+    (third,) = site.bring("b")
+    assert third.startswith("0003-") and site.served() == "b"
+    assert site.rollback().release == first
+
+
 def test_what_somebody_planted_moves_no_number_and_no_serial(site: Site) -> None:
     first, _ = site.bring("a", "b")
     folder = site.folder / "releases"
@@ -366,8 +375,6 @@ def test_what_somebody_planted_moves_no_number_and_no_serial(site: Site) -> None
         shutil.copytree(folder / first, folder / planted)
         record = folder / planted / "release"
         record.write_text(re.sub("serial [0-9]+", "serial 999999999999999", record.read_text()))
-    for empty in ("99999999-yy", "0078-yy"):
-        (folder / empty).mkdir()
     accepted = site.device.home / "quarl" / "trust" / "accepted"
     others = [
         line for line in accepted.read_text().splitlines() if not line.startswith((f"{site.name} ", f"{site.name}/"))
