@@ -1,7 +1,5 @@
 """Devices of both kinds for the tests: the embedded SSH server, and OpenSSH's sshd (integration)."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 from collections.abc import Iterator
@@ -32,8 +30,7 @@ from quarl.policy.spec import (
     weight_shapes,
 )
 from tests.device_agent.conftest import recorded_observations
-from tests.device_deploy.devices import Site, TestDevice, as_test_device, openssh_server
-from tests.device_deploy.needs import needs_sshd
+from tests.device_deploy.devices import Site, TestDevice, as_test_device, needs_sshd, openssh_server
 
 _numbers = itertools.count(1)
 
@@ -66,7 +63,6 @@ def device(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture
 def connection(device: TestDevice) -> Iterator[Connection]:
-    """A connection to the device."""
     with device.connect() as connection:
         yield connection
 
@@ -83,7 +79,6 @@ def new_site(device: TestDevice, connection: Connection) -> Site:
 
 @pytest.fixture
 def old(site: Site) -> DeployResult:
-    """An old release that serves."""
     return site.install("old")
 
 
@@ -160,3 +155,12 @@ def link_programs(folder: Path) -> None:
             pytest.skip("OpenSSH's client is not installed: apt-get install openssh-client")
         assert found is not None, program
         (folder / program).symlink_to(found)
+
+
+@pytest.fixture
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's home folder on the host, without an agent."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    return tmp_path

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import json
 import os
+import shutil
 import socket
 import subprocess
 import tempfile
@@ -39,6 +40,12 @@ from quarl.policy.reading import FileRecord
 from quarl.policy.spec import Precision, RuntimeName
 
 SSHD = Path("/usr/sbin/sshd")
+needs_sshd = pytest.mark.skipif(
+    not SSHD.exists(), reason="OpenSSH's server is not installed: apt-get install openssh-server"
+)
+needs_ssh = pytest.mark.skipif(
+    shutil.which("ssh") is None, reason="OpenSSH's client is not installed: apt-get install openssh-client"
+)
 
 
 @dataclass(frozen=True)
@@ -56,11 +63,9 @@ class TestDevice:
 
     @property
     def target(self) -> Target:
-        """The device as a user would name it."""
         return Target(self.host, user_name(), self.port)
 
     def policy_folder(self, policy: str) -> Path:
-        """The folder of a policy on the device."""
         return self.home / "quarl" / "policies" / policy
 
     def releases(self, policy: str) -> list[str]:
@@ -113,11 +118,10 @@ def let_sign(home: Path, *keys: SigningKey) -> None:
 
 
 def run_verb(policy: str, verb: str, *arguments: str) -> int:
-    """One verb of the command line on the local device."""
     return cli.main([verb, "--target", "local", "--policy", policy, *arguments])
 
 
-def good_reply(capsys: pytest.CaptureFixture[str], policy: str, verb: str, *arguments: str) -> dict[str, Any]:
+def good_reply(policy: str, capsys: pytest.CaptureFixture[str], verb: str, *arguments: str) -> dict[str, Any]:
     """What a verb answers in JSON, when it ends well."""
     capsys.readouterr()
     status = run_verb(policy, verb, "--json", *arguments)
@@ -156,7 +160,6 @@ def holders(path: Path) -> list[int]:
 
 
 def served_text(connection: Connection, policy: str) -> str:
-    """The text of the stand-in release whose agent answers."""
     with AgentSession(connection, policy) as agent:
         return str(agent.request("hello")["text"])
 
@@ -168,20 +171,11 @@ def openssh_server(
     path: str = "/usr/local/bin:/usr/bin:/bin",
     first: str = "",
 ) -> Iterator[TestDevice]:
-    """A real OpenSSH sshd on loopback with its own keys, port and home folder, as the current user.
+    """A real OpenSSH sshd on loopback with its own keys, port and home in a fresh folder, as the current user.
 
-    Args:
-        root: a fresh folder for its keys, configuration and home.
-        certify: given the host key's file; returns more lines of its configuration.
-        path: PATH on the device, behind the folder that has its python3; a test may remove that.
-        first: lines in front of its configuration, of whose settings the first counts.
-
-    Raises:
-        FileNotFoundError: sshd is not installed; says how to install it.
-        ConnectionFailedError: it did not come up; has its log.
+    ``certify`` is given the host key's file and returns more lines of its configuration, ``first`` stands in front of
+    it: of each setting the first counts. ``path`` comes behind the folder that has python3, which a test may remove.
     """
-    if not SSHD.exists():
-        raise FileNotFoundError(f"{SSHD} is missing. Type: sudo apt-get install openssh-server")
     home = root / "home"
     home.mkdir(parents=True)
     let_sign(home)
@@ -237,13 +231,6 @@ class Line:
     """A TCP line to a server that can be cut after so many bytes, or frozen: open, but nothing passes any more."""
 
     def __init__(self, host: str, port: int, cut_after: int | None = None) -> None:
-        """Listen on a free port.
-
-        Args:
-            host: of the server.
-            port: of the server.
-            cut_after: bytes from the client after which both ends are closed.
-        """
         self._server = (host, port)
         self._cut_after = cut_after
         self._sockets: list[socket.socket] = []
@@ -304,7 +291,6 @@ class Line:
         self._back.set()
 
     def close(self) -> None:
-        """Take no new connections."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -360,16 +346,7 @@ def stand_in_payload(
     python: str = "python3",
     environments: tuple[str, ...] = (),
 ) -> Payload:
-    """A release with a small agent that needs no wheels.
-
-    Args:
-        policy: its name.
-        text: part of the content, so that releases differ.
-        refuse: an operation that its agent refuses.
-        ballast: content of one more file.
-        python: the device's interpreter.
-        environments: folders of wheels that the release says it needs.
-    """
+    """A release with a small agent that refuses one operation, if any, and needs no wheels but those it says."""
     starter = f'#!/bin/sh\nexec {python} "$(dirname "$0")/lib/agent.py" "$@"\n'
     files = (
         PayloadFile(STARTER, starter.encode()),
@@ -381,15 +358,7 @@ def stand_in_payload(
 
 
 def stand_in_wheel(cache: Path, content: bytes) -> tuple[Wheel, Path]:
-    """A wheel with one file, in a cache of its own, so that nothing is downloaded.
-
-    Args:
-        cache: the folder to make.
-        content: of its file.
-
-    Returns:
-        The wheel, as if it was pinned, and the cache.
-    """
+    """A wheel with one file, as if it was pinned, and the cache that has it, so that nothing is downloaded."""
     pin = load_pins()[0]
     cache.mkdir()
     with zipfile.ZipFile(cache / pin.file, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -409,11 +378,9 @@ class Site:
 
     @property
     def folder(self) -> Path:
-        """The policy's folder on the device."""
         return self.device.policy_folder(self.name)
 
     def through(self, connection: Connection) -> Site:
-        """The same by another connection."""
         return dataclasses.replace(self, connection=connection)
 
     def install(self, text: str = "one", **options: Any) -> DeployResult:
@@ -426,25 +393,19 @@ class Site:
         return [self.install(text).release for text in texts]
 
     def rollback(self, release: str | None = None, **options: Any) -> RollbackResult:
-        """Go back to a release."""
         return rollback(self.connection, self.name, release, **options)
 
     def served(self) -> str:
-        """The text of the release whose agent answers."""
         return served_text(self.connection, self.name)
 
     def state(self) -> PolicyReleases:
-        """The policy as the device lists it."""
         return list_releases(self.connection).policies[self.name]
 
     def shown(self) -> dict[str, Release]:
-        """The releases as the device lists them, by name."""
         return {release.name: release for release in self.state().releases}
 
     def releases(self) -> list[str]:
-        """The releases that are on the disk, oldest first."""
         return self.device.releases(self.name)
 
     def leftovers(self) -> list[str]:
-        """What an unfinished deployment would leave."""
         return self.device.leftovers(self.name)

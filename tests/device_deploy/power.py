@@ -147,7 +147,6 @@ class Device:
             self._cut.write_text(str(cut_at))
 
     def power_off(self) -> None:
-        """Kill every process of it."""
         self._dead.touch()
         for process in self._processes:
             with contextlib.suppress(ProcessLookupError):
@@ -176,7 +175,6 @@ class Device:
         return lose
 
     def settle(self) -> None:
-        """What is on the disk now is durable."""
         copy(self.home, self.durable)
 
 

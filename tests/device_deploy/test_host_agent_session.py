@@ -1,7 +1,5 @@
 """Talking to an agent, and what happens when it does not behave. With a stand-in agent, on both servers."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
@@ -36,21 +34,13 @@ def test_requests_and_replies(connection: Connection, policy: str) -> None:
     assert not runs(agent.pid), "no process is left"
 
 
+@pytest.mark.parametrize("tells_start_times", [True, False])
 def test_an_agent_that_ignores_the_end_is_killed(
-    connection: Connection, policy: str, monkeypatch: pytest.MonkeyPatch
+    connection: Connection, policy: str, monkeypatch: pytest.MonkeyPatch, tells_start_times: bool
 ) -> None:
-    monkeypatch.setattr("quarl.device.deploy.agent_session.STOP_TIMEOUT_S", 0.3)
-    with AgentSession(connection, policy) as agent:
-        with pytest.raises(AgentError):
-            agent.request("ignore-the-end", timeout=0.2)
-        assert eventually(lambda: not runs(agent.pid))
-
-
-def test_a_device_that_tells_no_start_times(
-    connection: Connection, policy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No /proc, or one that is closed: the agent serves all the same, and is ended when it has to be."""
-    monkeypatch.setattr("quarl.device.deploy.agent_session._START_TIME", "true")
+    """Without /proc, or where it is closed, the agent serves all the same, and is ended when it has to be."""
+    if not tells_start_times:
+        monkeypatch.setattr("quarl.device.deploy.agent_session._START_TIME", "true")
     monkeypatch.setattr("quarl.device.deploy.agent_session.STOP_TIMEOUT_S", 0.3)
     with AgentSession(connection, policy) as agent:
         assert agent.request("hello")["pid"] == agent.pid
@@ -74,18 +64,13 @@ def test_a_starter_that_names_no_process_is_ended(
     assert eventually(lambda: not runs(int(file.read_text()))), "its input has ended with the channel"
 
 
-@pytest.mark.parametrize(
-    ("request_", "message", "code"),
-    [
-        ({"op": "latency"}, "`latency`: vector 3", "golden"),
-        ({"op": "nonsense"}, "Segmentation fault", "protocol"),
-        ({"op": "die"}, "(?s)ended with status 7.*giving up now", "died"),
-        ({"op": "sleep", "seconds": 30, "timeout": 0.3}, r"did not answer `sleep` within 0\.3 s", "timeout"),
-    ],
-)
-def test_a_request_that_fails(
-    connection: Connection, policy: str, request_: dict[str, Any], message: str, code: str
-) -> None:
+@pytest.mark.parametrize(("request_", "message", "code"), [
+    ({"op": "latency"}, "`latency`: vector 3", "golden"),
+    ({"op": "nonsense"}, "Segmentation fault", "protocol"),
+    ({"op": "die"}, "(?s)ended with status 7.*giving up now", "died"),
+    ({"op": "sleep", "seconds": 30, "timeout": 0.3}, r"did not answer `sleep` within 0\.3 s", "timeout"),
+])  # fmt: skip
+def test_failed_request(connection: Connection, policy: str, request_: dict[str, Any], message: str, code: str) -> None:
     with AgentSession(connection, policy) as agent:
         with pytest.raises(AgentError, match=message) as caught:
             agent.request(**request_)
@@ -110,38 +95,29 @@ def test_an_agent_killed_while_serving(connection: Connection, policy: str) -> N
         assert agent.request("hello")["text"] == "served", "the release serves again"
 
 
-def test_the_connection_breaks_and_the_agent_goes_with_it(device: TestDevice, policy: str) -> None:
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_the_connection_breaks_and_the_agent_goes_with_it(device: TestDevice, policy: str, is_busy: bool) -> None:
+    """One that is busy neither reads its input nor writes: only the kernel, or the server, can end it."""
     with Line(device.host, device.port) as line, device.connect(line.port) as connection:
         agent = AgentSession(connection, policy).__enter__()
         agent.request("hello")
-        assert runs(agent.pid)
+        assert runs(agent.pid) and agent._process is not None
+        if is_busy:
+            agent._process.send(b'{"op": "ignore-the-end"}\n')
+            time.sleep(0.3)
         line.cut()
-        with pytest.raises(ConnectionLostError):
-            agent.request("hello")
-        agent.close()
+        if not is_busy:
+            with pytest.raises(ConnectionLostError):
+                agent.request("hello")
+            agent.close()
         assert eventually(lambda: not runs(agent.pid))
-
-
-def test_a_busy_agent_goes_with_the_connection_too(device: TestDevice, policy: str) -> None:
-    """It neither reads its input nor writes: only the kernel, or the server, can end it."""
-    with Line(device.host, device.port) as line, device.connect(line.port) as connection:
-        agent = AgentSession(connection, policy).__enter__()
-        agent.request("hello")
-        assert agent._process is not None
-        agent._process.send(b'{"op": "ignore-the-end"}\n')
-        time.sleep(0.3)
-        line.cut()
-        assert eventually(lambda: not runs(agent.pid), 20)
         agent.close()
 
 
-def test_a_policy_that_is_not_deployed(connection: Connection) -> None:
+def test_a_release_by_name_and_what_is_not_there(site: Site) -> None:
     with pytest.raises(ReleaseError, match="no release of policy nowhere") as caught:
-        AgentSession(connection, "nowhere").__enter__()
+        AgentSession(site.connection, "nowhere").__enter__()
     assert "deploy --target" in caught.value.next_step
-
-
-def test_a_release_by_name(site: Site) -> None:
     first, _ = site.bring("first", "second")
     with AgentSession(site.connection, site.name, release=first) as agent:
         assert agent.request("hello")["text"] == "first"

@@ -1,7 +1,5 @@
 """What ``ssh HOST`` reaches is reached: real sshds, configurations of real users, and OpenSSH's client beside ours."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
@@ -32,10 +30,18 @@ from quarl.device.deploy.shell import DeviceShell
 from quarl.device.deploy.ssh_config import Endpoint, resolve
 from quarl.device.deploy.target import Target
 from quarl.device.deploy.wheels import WheelSet
-from tests.device_deploy.devices import TestDevice, eventually, make_key, openssh_server, served_text, stand_in_payload
-from tests.device_deploy.needs import needs_ssh, needs_sshd
+from tests.device_deploy.devices import (
+    TestDevice,
+    eventually,
+    make_key,
+    needs_ssh,
+    needs_sshd,
+    openssh_server,
+    served_text,
+    stand_in_payload,
+)
 
-pytestmark = [needs_ssh, needs_sshd]
+pytestmark = [needs_ssh, needs_sshd, pytest.mark.usefixtures("own_home")]
 
 
 RELAY = """
@@ -71,13 +77,9 @@ class Lab:
     def write(self, text: str, **more: object) -> Path:
         """Write a configuration whose host ``drone`` is the device, after ``text``, in which names are replaced."""
         names = {
-            "folder": self.folder,
-            "agent": self.agent,
-            "port": self.device.port,
-            "python": sys.executable,
-            "near": self.near.port,
-            **more,
-        }
+            "folder": self.folder, "agent": self.agent, "port": self.device.port, "python": sys.executable,
+            "near": self.near.port, **more,
+        }  # fmt: skip
         common = f"""
 Host *
   UserKnownHostsFile {self.folder}/known_hosts
@@ -155,15 +157,6 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
             add(["ssh-add", "-q", *words], root, environment)
         subprocess.call(["ssh-add", "-qd", "plain.pub"], cwd=root, env=environment)  # and its certificate stays
         yield Lab(root, **servers, agent=root / "agent")
-
-
-@pytest.fixture(autouse=True)
-def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user's home folder on the host, without an agent."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    return tmp_path
 
 
 def user() -> str:
@@ -246,11 +239,9 @@ Host dev
     "ProxyJump none": "Host drone\n  ProxyJump none\n  IdentityFile {folder}/device\nHost *\n  ProxyJump nobody\n",
 }
 HOSTS = {
-    "a name with capitals": "Drone",
-    "settings of the canonical name": "dev",
-    "a jump host of the same address": "same",
+    "a name with capitals": "Drone", "settings of the canonical name": "dev", "a jump host of the same address": "same",
     "a key that is known by its name without a port": "bare",
-}
+}  # fmt: skip
 KEEPS_OUT = {
     "IdentitiesOnly, and the agent's key is of no file": (
         "Host drone\n  IdentitiesOnly yes\n  IdentityAgent {agent}\n  IdentityFile {folder}/stranger\n",
@@ -317,10 +308,10 @@ def test_a_loop_of_jump_hosts_is_refused(lab: Lab) -> None:
     assert ours(lab.write("Host *\n  ProxyJump near\n")) == "target"
 
 
-def test_without_a_configured_key_the_default_ones_are_offered(lab: Lab, host: Path) -> None:
+def test_without_a_configured_key_the_default_ones_are_offered(lab: Lab, own_home: Path) -> None:
     """Also with IdentitiesOnly, which is about the agent."""
-    (host / ".ssh").mkdir()
-    shutil.copy(lab.folder / "device", host / ".ssh" / "id_ed25519")
+    (own_home / ".ssh").mkdir()
+    shutil.copy(lab.folder / "device", own_home / ".ssh" / "id_ed25519")
     assert ours(lab.write("Host drone\n  IdentitiesOnly yes\n")) == "in"
 
 
@@ -336,14 +327,15 @@ def test_a_release_travels_through_two_jump_hosts_with_an_agent_key(lab: Lab, mo
     assert not list((lab.device.home / "quarl" / "policies" / "J" / "incoming").iterdir())
 
 
-def test_the_key_of_a_jump_host_is_accepted_by_its_own_name(
-    lab: Lab, host: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_jump_hosts_key_is_accepted_by_name(lab: Lab, own_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = (lab.folder / "known_hosts").read_text().splitlines()
-    (host / ".ssh").mkdir()
-    (host / ".ssh" / "known_hosts").write_text("\n".join(line for line in lines if not line.startswith("near")) + "\n")
+    (own_home / ".ssh").mkdir()
+    (own_home / ".ssh" / "known_hosts").write_text(
+        "\n".join(line for line in lines if not line.startswith("near")) + "\n"
+    )
     text = lab.write("Host drone\n  ProxyJump near\n  IdentityFile {folder}/device\n").read_text()
-    (host / ".ssh" / "config").write_text(text.replace(f"{lab.folder}/known_hosts", f"{host}/.ssh/known_hosts"))
+    text = text.replace(f"{lab.folder}/known_hosts", f"{own_home}/.ssh/known_hosts")
+    (own_home / ".ssh" / "config").write_text(text)
     with pytest.raises(UnknownHostKeyError) as caught, connect("drone"):
         pass
     fingerprint = caught.value.next_step.rpartition(" ")[2]
@@ -418,9 +410,6 @@ def test_a_user_without_a_shell(tmp_path: Path, program: str) -> None:
             assert f"chsh -s /bin/sh {connection.endpoint.user}" in caught.value.next_step
 
 
-# A machine without OpenSSH's client.
-
-
 def without_ssh(monkeypatch: pytest.MonkeyPatch, file: Path, host: str = "drone") -> Endpoint:
     monkeypatch.setattr("shutil.which", lambda program: None)
     return resolve(Target.parse(host), config_file=file)
@@ -440,9 +429,7 @@ def test_paramiko_reads_the_file_where_there_is_no_ssh(tmp_path: Path, monkeypat
     "text",
     ["Include other\n", "CanonicalizeHostname yes\n", "Match host x tagged y\n", "Match localnetwork 10.0.0.0/8\n"],
 )
-def test_what_only_ssh_understands_is_refused_where_there_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
-) -> None:
+def test_what_only_ssh_understands_is_refused_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     (tmp_path / "config").write_text(f"Host *\n  User me\n{text}")
     with pytest.raises(TargetError):
         without_ssh(monkeypatch, tmp_path / "config")

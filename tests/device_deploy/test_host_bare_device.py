@@ -1,7 +1,5 @@
 """A device without Python: a shell, some small programs and ssh-keygen do all that is done on one that has it."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -39,8 +37,7 @@ from quarl.policy.bundle import Bundle
 from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
 from tests.device_agent.loop.loops import next_where
 from tests.device_deploy import devices
-from tests.device_deploy.devices import TestDevice, eventually, let_sign
-from tests.device_deploy.needs import needs_ssh
+from tests.device_deploy.devices import TestDevice, eventually, let_sign, needs_ssh
 
 pytestmark = needs_ssh
 INT8 = Precision.INT8
@@ -87,9 +84,7 @@ def expected(bundle: Bundle, count: int) -> tuple[Any, list[int]]:
     return bundle.golden().observations[:count], outputs[:count].argmax(axis=1).tolist()
 
 
-def test_it_decides_as_the_reference_does(
-    bare_device: TestDevice, line: Connection, policy_i: Bundle, old: DeployResult
-) -> None:
+def test_it_decides_rightly(bare_device: TestDevice, line: Connection, policy_i: Bundle, old: DeployResult) -> None:
     assert line.run("command -v python3 python", check=False).stdout == "" and old.sent_files == 3
     assert [(check.vectors, check.max_error) for check in old.checks] == [(512, 0.0)]
     observations, actions = expected(policy_i, 50)
@@ -218,19 +213,14 @@ def test_one_at_a_time(bare_device: TestDevice, line: Connection, old: DeployRes
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-@pytest.mark.parametrize(
-    ("flock", "answer"),
-    [
-        ("exit 1", "held"),
-        ("echo why >&2; exit 1", "hindered"),  # as BusyBox's
-        ("echo why >&2; exit 65", "hindered"),
-        ("exit 127", "hindered"),
-        ("grep -q ^flags:.*2$ /proc/self/fdinfo/9 || { echo read-only >&2; exit 65; }", "taken"),  # as on NFS
-    ],
-)
-def test_a_lock_that_cannot_be_taken_is_not_said_to_be_somebodys(
-    tmp_path: Path, shell: str, flock: str, answer: str
-) -> None:
+@pytest.mark.parametrize(("flock", "answer"), [
+    ("exit 1", "held"),
+    ("echo why >&2; exit 1", "hindered"),  # as BusyBox's
+    ("echo why >&2; exit 65", "hindered"),
+    ("exit 127", "hindered"),
+    ("grep -q ^flags:.*2$ /proc/self/fdinfo/9 || { echo read-only >&2; exit 65; }", "taken"),  # as on NFS
+])  # fmt: skip
+def test_a_lock_that_cannot_be_taken_is_not_somebodys(tmp_path: Path, shell: str, flock: str, answer: str) -> None:
     (tmp_path / "flock").write_text(f"#!/bin/sh\n{flock}\n")
     (tmp_path / "flock").chmod(0o755)
     script = f"{VERIFIER.read_text()}{VERIFIER.with_name('session.sh').read_text()}\ntake_lock me\n"

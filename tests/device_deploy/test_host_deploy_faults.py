@@ -1,7 +1,5 @@
 """Faults of a deployment, on both servers. In each the old release serves on and nothing half-written is left."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -32,13 +30,13 @@ from tests.device_deploy.devices import (
     Site,
     as_test_device,
     eventually,
+    needs_sshd,
     openssh_server,
     served_text,
     signing_key,
     stand_in_payload,
     stand_in_wheel,
 )
-from tests.device_deploy.needs import needs_sshd
 
 ME = {"user": "ann", "host": "laptop", "pid": 42, "policy": "X"}
 
@@ -67,15 +65,12 @@ def test_a_wheel_damaged_on_the_way_is_not_unpacked(site: Site, tmp_path: Path) 
     assert not site.leftovers()
 
 
-def test_a_release_that_fails_its_check_is_not_switched_on(site: Site, old: DeployResult) -> None:
+def test_what_fails_its_check_or_does_not_start_is_not_switched_on(site: Site, old: DeployResult) -> None:
     with pytest.raises(CheckFailedError, match="vector 3 differs") as caught:
         site.install("new", refuse="load")
     assert f"Release {old.release} still serves" in caught.value.message
     assert caught.value.next_step == "Convert again."
     assert_old_serves(site)
-
-
-def test_an_agent_that_does_not_start_is_not_switched_on(site: Site, old: DeployResult) -> None:
     with pytest.raises(CheckFailedError, match=r"ended with status 12[67].*no/such/python|/no/such/python"):
         site.install("new", python="/no/such/python")
     assert_old_serves(site)
@@ -88,9 +83,7 @@ def test_a_first_release_that_fails_leaves_nothing(site: Site) -> None:
     assert not (site.folder / "current").is_symlink()
 
 
-def test_a_file_damaged_on_the_way_is_found_by_its_hash(
-    site: Site, old: DeployResult, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_damaged_on_the_way_is_found(site: Site, old: DeployResult, monkeypatch: pytest.MonkeyPatch) -> None:
     send_files = Device.send_files
 
     def flip_a_byte(session: Device, *arguments: Any) -> int:

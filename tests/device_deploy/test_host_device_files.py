@@ -1,7 +1,5 @@
 """No file on the device stops or misleads a deployment: what was added, exchanged, linked, or named to harm."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import subprocess
@@ -23,19 +21,13 @@ from quarl.device.deploy.errors import (
     VerificationError,
 )
 from quarl.device.deploy.local_device import running_local_device
-from quarl.device.deploy.payload import PayloadFile, starter
+from quarl.device.deploy.payload import Payload, starter
 from quarl.device.deploy.probe import probe
 from quarl.device.deploy.releases import list_releases, remove_releases
 from quarl.device.deploy.text import may_act, printable, printable_reply
 from quarl.device.deploy.verbs import _releases_text
 from tests.device_deploy.conftest import new_site
-from tests.device_deploy.devices import (
-    Site,
-    TestDevice,
-    as_test_device,
-    stand_in_payload,
-    stand_in_wheel,
-)
+from tests.device_deploy.devices import Site, TestDevice, as_test_device, stand_in_payload, stand_in_wheel
 
 
 @pytest.fixture
@@ -43,9 +35,6 @@ def own(tmp_path: Path) -> Iterator[TestDevice]:
     """A device of the test's own, whose shared folders may be spoilt."""
     with running_local_device(tmp_path / "device") as local:
         yield as_test_device(local)
-
-
-# What a release or a wheel holds that it should not.
 
 
 def a_module(folder: Path) -> str:
@@ -92,9 +81,7 @@ SPOILT = (a_module, a_link, a_pipe, a_file_behind_a_link, without_end, a_record_
 
 
 @pytest.mark.parametrize("spoil", SPOILT, ids=lambda spoil: spoil.__name__)
-def test_what_a_release_holds_beyond_its_record_is_named(
-    site: Site, old: DeployResult, spoil: Callable[[Path], str]
-) -> None:
+def test_what_is_beyond_a_releases_record_is_named(site: Site, old: DeployResult, spoil: Callable[[Path], str]) -> None:
     new = site.install("new")
     path = spoil(site.folder / "releases" / old.release)
     begun = time.monotonic()
@@ -173,9 +160,6 @@ def test_bytecode_is_never_believed(site: Site, tmp_path: Path) -> None:
     remove_releases(site.connection, site.name, whole=True)
 
 
-# Links in the place of our own folders.
-
-
 @pytest.mark.parametrize("which", ["incoming", "releases", "", "current"])
 def test_a_folder_of_a_policy_that_is_a_link(site: Site, old: DeployResult, tmp_path: Path, which: str) -> None:
     folder, elsewhere = site.folder, tmp_path / "elsewhere"
@@ -202,9 +186,7 @@ def test_a_folder_of_a_policy_that_is_a_link(site: Site, old: DeployResult, tmp_
 
 @pytest.mark.parametrize("which", ["lock", "envs"])
 @pytest.mark.parametrize("kind", ["link", "second name", "pipe"])
-def test_the_lock_and_the_wheels_folder_are_not_written_through(
-    own: TestDevice, tmp_path: Path, which: str, kind: str
-) -> None:
+def test_lock_and_wheels_folder_are_not_written_through(own: TestDevice, tmp_path: Path, which: str, kind: str) -> None:
     outside, place = tmp_path / "precious", own.home / "quarl" / which
     outside.write_text("mine")
     place.parent.mkdir(exist_ok=True)
@@ -244,9 +226,6 @@ def test_a_current_that_leads_elsewhere_serves_nothing(site: Site, old: DeployRe
     assert site.served() == "old"
 
 
-# A home folder that cannot stand in a path of packages.
-
-
 @pytest.mark.parametrize(("part", "message"), [("a:b", "has a ':'"), ("a\nend=1", "has a line break")])
 def test_a_home_folder_that_pythonpath_cannot_hold(tmp_path: Path, part: str, message: str) -> None:
     with running_local_device(tmp_path / part) as local, as_test_device(local).connect() as connection:
@@ -263,33 +242,27 @@ def test_a_release_that_was_moved_where_pythonpath_cannot_hold_it(tmp_path: Path
     assert done.returncode == 64 and f"{place.parent} has a ':', which PYTHONPATH cannot hold" in done.stderr
 
 
-# What a terminal would act on.
+ACTING = {
+    b"stand-in agent is up": b"up \\x1b]0;owned\\x07",
+    b"vector 3 differs": b"\\x1b[2J\\u202evector \\x9b31m3",
+    b"giving up now": b"\\x1b]0;owned\\x07 \\rgiving up",
+}
 
 
 def test_what_the_device_says_is_made_printable(site: Site, old: DeployResult) -> None:
-    payload = stand_in_payload(site.name, "new", refuse="load")
-    files = tuple(
-        PayloadFile(
-            file.path,
-            file.data.replace(b"vector 3 differs", b"\\x1b[2J\\u202evector \\x9b31m3").replace(
-                b"stand-in agent is up", b"up \\x1b]0;owned\\x07"
-            ),
-        )
-        for file in payload.files
-    )
+    """What its agent answers, and what stands in its log."""
+
+    def acting(payload: Payload) -> Payload:
+        files = payload.files
+        for was, said in ACTING.items():
+            files = tuple(dataclasses.replace(file, data=file.data.replace(was, said)) for file in files)
+        return dataclasses.replace(payload, files=files)
+
     with pytest.raises(CheckFailedError) as refused:
-        install(site.connection, dataclasses.replace(payload, files=files), site.bare)
+        install(site.connection, acting(stand_in_payload(site.name, "new", refuse="load")), site.bare)
     assert r"\x1b[2J\u202evector \x9b31m3" in refused.value.message
     assert printable(str(refused.value), "\n") == str(refused.value)
-
-
-def test_the_agents_log_is_made_printable(site: Site) -> None:
-    payload = stand_in_payload(site.name)
-    files = tuple(
-        dataclasses.replace(file, data=file.data.replace(b"giving up now", b"\\x1b]0;owned\\x07 \\rgiving up"))
-        for file in payload.files
-    )
-    install(site.connection, dataclasses.replace(payload, files=files), site.bare)
+    install(site.connection, acting(stand_in_payload(site.name)), site.bare)
     with AgentSession(site.connection, site.name) as agent, pytest.raises(AgentError, match="giving up") as died:
         agent.request("die")
     assert r"\x1b]0;owned\x07 \x0dgiving up" in died.value.message and "\x1b" not in str(died.value)

@@ -1,7 +1,5 @@
 """known_hosts, read as OpenSSH wrote it: the constants below come from ssh-keygen 9.2."""
 
-from __future__ import annotations
-
 import base64
 from pathlib import Path
 
@@ -36,42 +34,36 @@ def test_fingerprint_is_what_ssh_keygen_prints() -> None:
     assert ECDSA_KEY.fingerprint == "SHA256:dGl75SdnyFVTDbH72JjqDlQ8Jd3qN64waJNg84hOQ7c"
 
 
-@pytest.mark.parametrize(
-    ("names", "host", "matches"),
-    [
-        ("pi", "pi", True),
-        ("pi", "PI", True),
-        ("pi", "pi2", False),
-        ("other,pi", "pi", True),
-        ("*.local", "pi.local", True),
-        ("*.local,!bad.local", "bad.local", False),
-        ("pi?", "pi2", True),
-        ("[10.0.0.7]:2200", "[10.0.0.7]:2200", True),
-        ("[10.0.0.7]:2200", "10.0.0.7", False),
-        ("10.0.0.7", "[10.0.0.7]:2200", False),
-        (HASHED, "[10.0.0.7]:2200", True),
-        (HASHED, "10.0.0.7", False),
-        ("|1|broken", "pi", False),
-    ],
-)
+@pytest.mark.parametrize(("names", "host", "matches"), [
+    ("pi", "pi", True),
+    ("pi", "PI", True),
+    ("pi", "pi2", False),
+    ("other,pi", "pi", True),
+    ("*.local", "pi.local", True),
+    ("*.local,!bad.local", "bad.local", False),
+    ("pi?", "pi2", True),
+    ("[10.0.0.7]:2200", "[10.0.0.7]:2200", True),
+    ("[10.0.0.7]:2200", "10.0.0.7", False),
+    ("10.0.0.7", "[10.0.0.7]:2200", False),
+    (HASHED, "[10.0.0.7]:2200", True),
+    (HASHED, "10.0.0.7", False),
+    ("|1|broken", "pi", False),
+])  # fmt: skip
 def test_names(names: str, host: str, matches: bool) -> None:
     assert Entry(Path("f"), 1, names, KEY).matches(host) is matches
 
 
-@pytest.mark.parametrize(
-    ("own", "user", "host", "key", "verdict"),
-    [
-        (f"pi ssh-ed25519 {ED25519}\n", "", "pi", KEY, Verdict.KNOWN),
-        ("", f"drone ssh-ed25519 {ED25519} a comment\n", "drone", KEY, Verdict.KNOWN),
-        (f"pi ssh-ed25519 {ED25519}\n", "", "pi", OTHER_KEY, Verdict.CHANGED),
-        (f"pi ssh-ed25519 {ED25519}\n", "", "nobody", KEY, Verdict.UNKNOWN),
-        # Offering a kind that was never recorded is no way around the recorded one.
-        (f"pi ssh-ed25519 {ED25519}\n", "", "pi", ECDSA_KEY, Verdict.CHANGED),
-        # A revoked key is refused even where it was accepted; an authority's line accepts nobody.
-        (f"pi ssh-ed25519 {ED25519}\n", f"@revoked * ssh-ed25519 {ED25519}\n", "pi", KEY, Verdict.REVOKED),
-        (f"@cert-authority * ssh-ed25519 {ED25519}\n", "", "pi", KEY, Verdict.UNKNOWN),
-    ],
-)
+@pytest.mark.parametrize(("own", "user", "host", "key", "verdict"), [
+    (f"pi ssh-ed25519 {ED25519}\n", "", "pi", KEY, Verdict.KNOWN),
+    ("", f"drone ssh-ed25519 {ED25519} a comment\n", "drone", KEY, Verdict.KNOWN),
+    (f"pi ssh-ed25519 {ED25519}\n", "", "pi", OTHER_KEY, Verdict.CHANGED),
+    (f"pi ssh-ed25519 {ED25519}\n", "", "nobody", KEY, Verdict.UNKNOWN),
+    # Offering a kind that was never recorded is no way around the recorded one.
+    (f"pi ssh-ed25519 {ED25519}\n", "", "pi", ECDSA_KEY, Verdict.CHANGED),
+    # A revoked key is refused even where it was accepted; an authority's line accepts nobody.
+    (f"pi ssh-ed25519 {ED25519}\n", f"@revoked * ssh-ed25519 {ED25519}\n", "pi", KEY, Verdict.REVOKED),
+    (f"@cert-authority * ssh-ed25519 {ED25519}\n", "", "pi", KEY, Verdict.UNKNOWN),
+])  # fmt: skip
 def test_verdicts(tmp_path: Path, own: str, user: str, host: str, key: HostKey, verdict: Verdict) -> None:
     hosts = known(tmp_path, own, user)
     assert hosts.check(host, key).verdict is verdict

@@ -3,8 +3,6 @@
 Each is deployed to over SSH, verified and flown; what is of another processor runs in QEMU.
 """
 
-from __future__ import annotations
-
 import platform
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """What is sent, and what never is."""
 
-from __future__ import annotations
-
 import ast
 import io
 import json
@@ -43,15 +41,9 @@ def members(bundle: Bundle, wheels: WheelSet = WHEELS) -> set[str]:
 def test_the_devices_part_of_a_bundle(bundle: Bundle) -> None:
     found = names(bundle, [INT8], [LITERT])
     assert found == {
-        "run-agent",
-        "lib/quarl.zip",
-        "lib/quarl_loop.h",
-        "bundle/policy.json",
-        "bundle/manifest.json",
-        "bundle/golden.npz",
-        "bundle/int8.tflite",
-        "bundle/int8.golden.npz",
-    }
+        "run-agent", "lib/quarl.zip", "lib/quarl_loop.h", "bundle/policy.json", "bundle/manifest.json",
+        "bundle/golden.npz", "bundle/int8.tflite", "bundle/int8.golden.npz",
+    }  # fmt: skip
     both = names(bundle, [INT8, FP32], [LITERT, ONNX])
     assert {"bundle/fp32.onnx", "bundle/fp32.tflite", "bundle/int8.onnx", "bundle/fp32.golden.npz"} <= both
     assert not {path for path in both if "weights" in path or "calibration" in path}
@@ -164,7 +156,7 @@ def test_a_tampered_artifact_is_not_sent(bundle: Bundle, tmp_path: Path) -> None
         build_payload(copy, [INT8], [LITERT], WHEELS)
 
 
-def test_what_was_never_checked_in_a_runtime_is_not_sent_for_it(bundle: Bundle, tmp_path: Path) -> None:
+def test_what_was_never_converted_or_checked_in_a_runtime_is_not_sent(bundle: Bundle, tmp_path: Path) -> None:
     copy = copy_of(bundle, tmp_path / "copy")
     manifest = json.loads((copy.path / "manifest.json").read_text())
     for entry in manifest["artifacts"]:
@@ -172,9 +164,6 @@ def test_what_was_never_checked_in_a_runtime_is_not_sent_for_it(bundle: Bundle, 
     (copy.path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(BundleError, match=r"int8\.tflite .* litert.*tflite-runtime"):
         build_payload(Bundle.load(copy.path), [INT8], [LITERT], WHEELS)
-
-
-def test_a_precision_that_was_not_converted_says_how(bundle: Bundle) -> None:
     with pytest.raises(BundleError, match="quarl convert --bits 16 --policy tiny"):
         build_payload(bundle, [Precision.FP16], [LITERT], WHEELS)
 

@@ -1,7 +1,5 @@
 """What a probe's output means; the outputs are those of real systems, shortened."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from importlib import import_module
@@ -42,21 +40,21 @@ def test_a_pi_3b() -> None:
     assert facts.model == "Raspberry Pi 3 Model B Rev 1.2"
     assert facts.pythons == (PythonFacts("/usr/bin/python3", (3, 11, 2), 64),), "the same interpreter is named once"
     assert "Raspberry Pi 3" in facts.summary()
+    # Raspberry Pi OS 32-bit: uname says aarch64, but its Python loads 32-bit wheels only.
+    assert parse_facts(PI.replace("|64|", "|32|"), "pi").machine == "armv7l"
+    assert parse_facts(PI.replace("cpython", "pypy"), "pi").pythons == (), "no interpreter for wheels"
+    assert parse_facts(PI.replace("glibc=glibc 2.36", "glibc="), "pi").glibc is None, "musl"
+    bare = parse_facts(re.sub("(?m)^(temperatures|throttled)=.*$", r"\1=", PI), "pi")
+    assert bare.temperature_c is None and bare.throttled is None and bare.summary().endswith("GB disk free")
+    with pytest.raises(RemoteCommandError, match="POSIX shell"):
+        parse_facts(PI.replace("end=1\n", ""), "pi")
 
 
-@pytest.mark.parametrize(
-    ("word", "now", "occurred", "words"),
-    [
-        (
-            "throttled=0x50001",
-            ("under-voltage",),
-            ("under-voltage", "throttled"),
-            ("under-voltage now", "throttled since"),
-        ),
-        ("50000", (), ("under-voltage", "throttled"), ("under-voltage since boot", "throttled since boot")),
-        ("0", (), (), ("not throttled since boot",)),
-    ],
-)
+@pytest.mark.parametrize(("word", "now", "occurred", "words"), [
+    ("throttled=0x50001", ("under-voltage",), ("under-voltage", "throttled"), ("under-voltage now", "throttled since")),
+    ("50000", (), ("under-voltage", "throttled"), ("under-voltage since boot", "throttled since boot")),
+    ("0", (), (), ("not throttled since boot",)),
+])  # fmt: skip
 def test_status_shows_temperature_and_throttling(
     word: str, now: tuple[str, ...], occurred: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
@@ -66,23 +64,11 @@ def test_status_shows_temperature_and_throttling(
     assert all(each in facts.summary() for each in ("48 °C", *words))
 
 
-def test_what_a_device_does_not_have_is_not_shown() -> None:
-    facts = parse_facts(re.sub("(?m)^(temperatures|throttled)=.*$", r"\1=", PI), "pi")
-    assert facts.temperature_c is None and facts.throttled is None
-    assert facts.summary().endswith("GB disk free")
-
-
 def test_heat_and_flags_that_hold_now_are_a_fleets_health() -> None:
     shown: dict[str, object] = {"problems": [], "locked_by": None}
     facts = parse_facts(PI, "pi")
     assert _ailments(facts, shown) == ["under-voltage"]
     assert _ailments(dataclasses.replace(facts, temperature_c=80.0, throttled=None), shown) == ["80 °C"]
-
-
-def test_32_bit_system_under_a_64_bit_kernel() -> None:
-    """Raspberry Pi OS 32-bit: uname says aarch64, but its Python loads 32-bit wheels only."""
-    facts = parse_facts(PI.replace("|64|", "|32|"), "pi")
-    assert facts.machine == "armv7l"
 
 
 def test_no_python_says_what_to_install() -> None:
@@ -91,19 +77,6 @@ def test_no_python_says_what_to_install() -> None:
     assert facts.machine == "aarch64" and facts.python.path == "" and "Python none" in facts.summary()
     with pytest.raises(UnsupportedDeviceError, match="AGENT=native"):
         select(facts, [RuntimeName.LITERT])
-
-
-def test_pypy_is_no_interpreter_for_wheels() -> None:
-    assert parse_facts(PI.replace("cpython", "pypy"), "pi").pythons == ()
-
-
-def test_musl_has_no_glibc() -> None:
-    assert parse_facts(PI.replace("glibc=glibc 2.36", "glibc="), "pi").glibc is None
-
-
-def test_a_script_that_stops_half_way_is_no_probe() -> None:
-    with pytest.raises(RemoteCommandError, match="POSIX shell"):
-        parse_facts(PI.replace("end=1\n", ""), "pi")
 
 
 def test_probe_of_a_device(connection: Connection) -> None:
@@ -124,9 +97,7 @@ def test_probe_without_python3_on_the_device(connection: Connection) -> None:
     assert facts.pythons == () and facts.memory_total_bytes > 0 and facts.free_disk_bytes > 0
 
 
-def test_an_emulator_is_known_before_an_agent_is_there(
-    connection: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_emulator_is_recognised(connection: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = import_module("quarl.device.deploy.probe")  # the package names its function by the same name
     facts = probe(connection)
     assert is_emulated(connection, facts) is bool(fingerprint()["emulated"]), "the device of the tests is this machine"

@@ -1,7 +1,5 @@
 """The real agent, a real bundle and real wheels, deployed over SSH to both servers."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil
@@ -71,9 +69,7 @@ def test_the_agent_loads_only_what_it_may(serving: Connection) -> None:
     assert not any("tensorflow" in path.split("/quarl/")[-1].split("/")[0] for path in ours)
 
 
-def test_a_tampered_artifact_on_the_device_is_refused_by_the_agent(
-    serving: Connection, deployed: TestDevice, bundle: Bundle
-) -> None:
+def test_an_artifact_tampered_with_is_refused_there(serving: Connection, deployed: TestDevice, bundle: Bundle) -> None:
     """After the deployment, by whoever has the device: no agent starts, and one that was started does not load it."""
     file = deployed.home / "quarl" / "policies" / "tiny" / "current" / "bundle" / "int8.tflite"
     whole = file.read_bytes()
@@ -128,9 +124,7 @@ def test_what_was_verified_is_what_is_imported(serving: Connection, deployed: Te
         code.write_bytes(whole)
 
 
-def test_the_wheels_of_the_real_agent_are_compared_file_by_file(
-    serving: Connection, deployed: TestDevice, bundle: Bundle
-) -> None:
+def test_the_real_agents_wheels_are_compared_by_file(serving: Connection, deployed: TestDevice, bundle: Bundle) -> None:
     again = deploy(serving, bundle, [INT8])
     assert again.unchanged and again.sent_bytes == 0
     assert sorted(path.name.split("-")[0] for path in (deployed.home / "quarl" / "envs").iterdir()) == ["ai", "numpy"]
@@ -139,38 +133,30 @@ def test_the_wheels_of_the_real_agent_are_compared_file_by_file(
 
 
 @pytest.mark.slow
-def test_a_bundle_for_another_observation_layout_is_not_switched_on(
-    serving: Connection, bundle: Bundle, tmp_path: Path
+@pytest.mark.parametrize("what", ["observation", "artifact"])
+def test_what_only_the_devices_agent_can_tell_is_not_served(
+    serving: Connection, bundle: Bundle, tmp_path: Path, what: str
 ) -> None:
-    """Same size, but bearing and distance are swapped: only the spec can tell, and the device's agent reads it."""
-    before = current(serving, "tiny")
-    swapped = tmp_path / "tiny"
-    shutil.copytree(bundle.path, swapped)
-    spec = json.loads((swapped / "policy.json").read_text())
-    fields = spec["observation"]
-    fields[1], fields[2] = fields[2], fields[1]
-    rewrite(swapped, "policy.json", json.dumps(spec).encode())
-    with pytest.raises(CheckFailedError, match=f"goal_.*Release {before} still serves"):
-        deploy(serving, Bundle.load(swapped), [INT8])
+    """Bearing and distance are swapped, of the same size, or an artifact is another's: hashes agree, numbers do not."""
+    before, wrong = current(serving, "tiny"), tmp_path / "tiny"
+    shutil.copytree(bundle.path, wrong)
+    if what == "observation":
+        spec = json.loads((wrong / "policy.json").read_text())
+        fields = spec["observation"]
+        fields[1], fields[2] = fields[2], fields[1]
+        rewrite(wrong, "policy.json", json.dumps(spec).encode())
+    else:
+        flipped = {name: value[..., ::-1].copy() for name, value in bundle.weights().items() if name.startswith("head")}
+        made = build_graph(
+            bundle.spec, {**bundle.weights(), **flipped}, bundle.calibration(), INT8, ArtifactFormat.TFLITE
+        )
+        rewrite(wrong, "int8.tflite", made)
+    says = f"{'goal_.*' if what == 'observation' else ''}Release {before} still serves"
+    with pytest.raises(CheckFailedError, match=says):
+        deploy(serving, Bundle.load(wrong), [INT8])
     assert current(serving, "tiny") == before
     with AgentSession(serving, "tiny") as agent:
         assert agent.request("load", precision="int8")["ok"]
-
-
-@pytest.mark.slow
-def test_an_artifact_that_computes_something_else_is_not_switched_on(
-    serving: Connection, bundle: Bundle, tmp_path: Path
-) -> None:
-    """Hashes agree, the numbers do not (a wrong conversion): the golden vectors, on the device, say no."""
-    before = current(serving, "tiny")
-    wrong = tmp_path / "tiny"
-    shutil.copytree(bundle.path, wrong)
-    flipped = {name: value[..., ::-1].copy() for name, value in bundle.weights().items() if name.startswith("head")}
-    weights = {**bundle.weights(), **flipped}
-    rewrite(wrong, "int8.tflite", build_graph(bundle.spec, weights, bundle.calibration(), INT8, ArtifactFormat.TFLITE))
-    with pytest.raises(CheckFailedError, match=f"Release {before} still serves"):
-        deploy(serving, Bundle.load(wrong), [INT8])
-    assert current(serving, "tiny") == before
 
 
 def rewrite(bundle: Path, name: str, data: bytes) -> None:

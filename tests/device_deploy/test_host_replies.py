@@ -1,7 +1,5 @@
 """Lines of a device that are no replies: refused by name, never a traceback."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -34,21 +32,18 @@ class Said(RemoteProcess):
         return self._line
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"nonsense",
-        b"[1]",
-        b"null",
-        b'{"progress":1}',
-        b'{"progress":{}}',
-        b'{"progress":{"done":"x","total":1}}',
-        b'{"progress":{"done":1e999,"total":1}}',
-        b'{"progress":{"done":null,"total":1}}',
-        b'{"a":' + b"[" * 600 + b'"\\u001b"' + b"]" * 600 + b"}",
-        b"[" * 100_000,
-    ],
-)
+@pytest.mark.parametrize("line", [
+    b"nonsense",
+    b"[1]",
+    b"null",
+    b'{"progress":1}',
+    b'{"progress":{}}',
+    b'{"progress":{"done":"x","total":1}}',
+    b'{"progress":{"done":1e999,"total":1}}',
+    b'{"progress":{"done":null,"total":1}}',
+    b'{"a":' + b"[" * 600 + b'"\\u001b"' + b"]" * 600 + b"}",
+    b"[" * 100_000,
+])  # fmt: skip
 def test_a_line_that_is_no_reply(line: bytes) -> None:
     with pytest.raises(NoReplyError):
         Said(line).ask({"op": "show"}, 1.0, lambda done, total: None)
@@ -58,35 +53,23 @@ def test_progress_and_then_a_reply() -> None:
     assert Said(b'{"ok":true}').ask({"op": "show"}, 1.0) == {"ok": True}
 
 
-@pytest.mark.parametrize(
-    ("verdict", "kind"),
-    [
-        ("trust release 1 of P: it is not signed", TrustError),
-        ("damaged release 1 of P: it has no record", VerificationError),
-        ("old release 1 of P: deploy it again", ReleaseError),
-        ("no-space release 1 of P: no room", DeviceFullError),
-        ("unsupported release 1 of P: no ssh-keygen", UnsupportedDeviceError),
-        *((verdict, RemoteCommandError) for verdict in ("hindered it is", "hindered", "what", "", "\x1b[2J x")),
-    ],
-)
+@pytest.mark.parametrize(("verdict", "kind"), [
+    ("trust release 1 of P: it is not signed", TrustError),
+    ("damaged release 1 of P: it has no record", VerificationError),
+    ("old release 1 of P: deploy it again", ReleaseError),
+    ("no-space release 1 of P: no room", DeviceFullError),
+    ("unsupported release 1 of P: no ssh-keygen", UnsupportedDeviceError),
+    *((verdict, RemoteCommandError) for verdict in ("hindered it is", "hindered", "what", "", "\x1b[2J x")),
+])  # fmt: skip
 def test_a_verdict_of_any_form_is_an_error_with_a_sentence(verdict: str, kind: type[HostError]) -> None:
     error = refusal("pi", verdict)
     assert type(error) is kind and "pi" in error.message and "\x1b" not in str(error) and error.next_step
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "nonsense",
-        "#",
-        "=",
-        "=file",
-        "=file\tpolicies/P",
-        "=folder\tpolicies/P\n=link\tpolicies/P/current\n ../..",
-        " x",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "", "nonsense", "#", "=", "=file", "=file\tpolicies/P", "=folder\tpolicies/P\n=link\tpolicies/P/current\n ../..",
+    " x",
+])  # fmt: skip
 def test_a_snapshot_of_any_form_is_a_state(text: str) -> None:
     state = parse_snapshot(text)
     assert (

@@ -1,7 +1,5 @@
 """A policy as a service on a device without systemd: kept running, tried, taken back. Agent and runtime are real."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -41,12 +39,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, bundle: Bundle) -> Iterator[T
             run("unserve")
 
 
-run = partial(run_verb, "tiny")
-
-
-def answer(capsys: pytest.CaptureFixture[str], verb: str, *arguments: str) -> dict[str, Any]:
-    """Its reply, which has to be a good one."""
-    return good_reply(capsys, "tiny", verb, *arguments)
+run, answer = partial(run_verb, "tiny"), partial(good_reply, "tiny")
 
 
 def serve(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:

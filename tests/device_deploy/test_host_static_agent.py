@@ -1,10 +1,7 @@
 """The agent without Python, deployed: no wheels, the same requests, verified as any release is; served in a loop."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -31,9 +28,7 @@ def deployed(connection: Connection, policy_i: Bundle) -> DeployResult:
     return deploy(connection, policy_i, [INT8], without_python=True)
 
 
-def test_what_was_verified_is_what_is_executed(
-    device: TestDevice, connection: Connection, deployed: DeployResult
-) -> None:
+def test_what_is_verified_is_executed(device: TestDevice, connection: Connection, deployed: DeployResult) -> None:
     folder = device.policy_folder("I") / "current"
     whole = {name: (folder / name).read_bytes() for name in ("lib/policy-agent", "bundle/policy.pack")}
     try:
@@ -80,12 +75,7 @@ def test_the_command(
     assert not list((tmp_path / "device" / "home" / "quarl").glob("envs/*"))
 
 
-run = partial(run_verb, "I")
-
-
-def answer(capsys: pytest.CaptureFixture[str], verb: str, *arguments: str) -> dict[str, Any]:
-    """Its reply, which has to be a good one."""
-    return good_reply(capsys, "I", verb, *arguments)
+run, answer = partial(run_verb, "I"), partial(good_reply, "I")
 
 
 def test_it_serves_in_a_loop(

@@ -1,7 +1,5 @@
 """Who keeps a loop running without systemd, as the host sees it: found by what it holds, ended, on a full disk."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import signal

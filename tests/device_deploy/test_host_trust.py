@@ -1,7 +1,5 @@
 """Signed releases, between host and device: whose are sent, and what is said. What is refused there: test_verify.py."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import re
@@ -34,8 +32,15 @@ from quarl.device.deploy.switching import begin
 from quarl.device.deploy.wheels import WheelSet
 from tests.device_deploy import devices
 from tests.device_deploy.conftest import new_site
-from tests.device_deploy.devices import Site, TestDevice, as_test_device, let_sign, served_text, stand_in_payload
-from tests.device_deploy.needs import needs_ssh
+from tests.device_deploy.devices import (
+    Site,
+    TestDevice,
+    as_test_device,
+    let_sign,
+    needs_ssh,
+    served_text,
+    stand_in_payload,
+)
 
 
 @pytest.fixture(scope="module")
@@ -78,19 +83,14 @@ def send_and_replace(site: Site, replaced: str, by: bytes | None) -> None:
 
 
 @pytest.mark.usefixtures("serves_old")
-@pytest.mark.parametrize(
-    ("replaced", "by", "error"),
-    [
-        ("bundle/ballast.bin", b"x", VerificationError),
-        ("run-agent", b"#!/bin/sh\n", VerificationError),
-        ("lib/json.py", b"raise SystemExit", VerificationError),
-        ("lib/agent.py", None, VerificationError),
-        ("eve", None, TrustError),
-    ],
-)
-def test_what_was_changed_on_the_way_is_not_published(
-    site: Site, replaced: str, by: bytes | None, error: type[Exception]
-) -> None:
+@pytest.mark.parametrize(("replaced", "by", "error"), [
+    ("bundle/ballast.bin", b"x", VerificationError),
+    ("run-agent", b"#!/bin/sh\n", VerificationError),
+    ("lib/json.py", b"raise SystemExit", VerificationError),
+    ("lib/agent.py", None, VerificationError),
+    ("eve", None, TrustError),
+])  # fmt: skip
+def test_what_was_changed_is_not_published(site: Site, replaced: str, by: bytes | None, error: type[Exception]) -> None:
     with pytest.raises(error, match="it was changed" if replaced == "eve" else replaced):
         send_and_replace(site, replaced, by)
 
@@ -150,9 +150,7 @@ def test_a_lower_serial_has_to_be_allowed_and_is_then_signed_for(site: Site) -> 
 
 
 @pytest.mark.parametrize("text", ["", "garbage\n", "\x00\x00"])
-def test_what_was_accepted_is_damaged_and_the_next_deployment_repairs_it(
-    site: Site, old: DeployResult, text: str
-) -> None:
+def test_what_was_accepted_is_damaged_and_repaired_by_a_deployment(site: Site, old: DeployResult, text: str) -> None:
     (site.device.home / "quarl/trust/accepted").write_text(text)
     assert site.install("old").release.startswith("0002-"), "signed and sent again"
     assert site.served() == "old" and not site.leftovers()
@@ -172,9 +170,6 @@ def test_a_record_says_what_was_signed(site: Site) -> None:
     assert f"\nweights {'f' * 64}\n" in text and "\ncommit " in text
     (shown,) = site.state().releases
     assert shown.signer == record.signer
-
-
-# Keys.
 
 
 def test_a_spare_signer_goes_on_when_the_other_is_revoked(site: Site, old: DeployResult, tmp_path: Path) -> None:
@@ -225,9 +220,6 @@ def test_a_file_without_a_key_that_counts(tmp_path: Path, content: str | None) -
     with pytest.raises(TrustError, match=r"key\.pub") as caught:
         signing_key(path)
     assert "ssh-keygen -t ed25519" in caught.value.next_step
-
-
-# Lists.
 
 
 @pytest.mark.usefixtures("serves_old")
@@ -312,9 +304,6 @@ def test_the_local_device_gets_a_key_of_its_own(
     assert status == 0 and f"revoked: {key.fingerprint}" in said
     with connect("local") as connection, pytest.raises(TrustError, match=re.escape(key.fingerprint)):
         served_text(connection, "P")
-
-
-# A host without OpenSSH.
 
 
 @needs_ssh

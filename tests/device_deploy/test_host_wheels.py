@@ -1,7 +1,5 @@
 """Pinned wheels: which are chosen for which device, and that a cached one touches no network."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json
@@ -37,7 +35,7 @@ def names(chosen: wheels.WheelSet) -> list[str]:
     return [str(wheel) for wheel in chosen.wheels]
 
 
-def test_pins_say_the_same_in_name_and_fields() -> None:
+def test_pins_agree_with_their_names_and_with_requirements() -> None:
     pins = load_pins()
     assert len({pin.folder for pin in pins}) == len(pins)
     for pin in pins:
@@ -46,72 +44,35 @@ def test_pins_say_the_same_in_name_and_fields() -> None:
         assert all(tag.endswith(pin.machine) for tag in pin.platforms)
         assert re.fullmatch("[0-9a-f]{64}", pin.sha256)
         assert "/" not in pin.file
-
-
-def test_pinned_versions_are_those_of_requirements() -> None:
-    """What a device executes is what conversion was checked with on the host."""
+    # What a device executes is what conversion was checked with on the host.
     text = (Path(wheels.__file__).resolve().parents[2] / "requirements.txt").read_text()
     for pin in load_pins():
         if pin.python == "3.11":
             assert f"{pin.distribution}=={pin.version}" in text
 
 
-def test_a_pi_with_bookworm() -> None:
-    chosen = select(facts("aarch64", "3.11"), (LITERT,))
-    assert names(chosen) == ["numpy 1.26.4", "ai-edge-litert 2.3.0"]
-    assert all(wheel.machine == "aarch64" for wheel in chosen.wheels)
-    chosen = select(facts("aarch64", "3.11"), tuple(RuntimeName))
-    assert names(chosen) == ["numpy 1.26.4", "tflite-runtime 2.14.0", "ai-edge-litert 2.3.0", "onnxruntime 1.31.1"]
-
-
-def test_trixie_has_litert_and_onnxruntime() -> None:
-    assert names(select(facts("aarch64", "3.13"), (LITERT, ONNX)))[0] == "numpy 2.2.6"
-
-
-def test_the_first_interpreter_that_has_all_wheels_is_taken() -> None:
-    chosen = select(facts("x86_64", "3.9", "3.13", "3.11"), (TFLITE,))
-    assert chosen.python.series == "3.11"
-
-
-@pytest.mark.parametrize(
-    ("described", "runtime", "message"),
-    [
-        (
-            facts("aarch64", "3.13"),
-            TFLITE,
-            r"Python 3\.13 on aarch64 lacks tflite-runtime.*tflite-runtime on aarch64 for Python 3\.11",
-        ),
-        # Built for glibc 2.34; Debian bullseye has 2.31.
-        (facts("aarch64", "3.11", glibc=(2, 31)), TFLITE, r"glibc 2\.31 \(it needs 2\.34\)"),
-        (facts("aarch64", "3.11", glibc=None), LITERT, "must be glibc"),
-        (facts("armv7l", "3.11"), TFLITE, "apt-get install python3-numpy"),
-        (facts("armv7l", "3.11", numpy="1.24.2"), LITERT, "ai-edge-litert"),
-        (facts("aarch64", "3.8"), NATIVE, r"Python 3\.8 is older than 3\.9"),
-        (unseen("aarch64", "3.9"), LITERT, r"Python 3\.9 on aarch64 lacks numpy, ai-edge-litert.*Supported:"),
-        (unseen("riscv64", "3.11"), LITERT, "on riscv64 lacks"),
-        *(
-            (facts(machine, "3.11"), LITERT, "Supported: ai-edge-litert on aarch64 for Python")
-            for machine in ("riscv64", "i686", "armv6l")
-        ),
-    ],
-)
+@pytest.mark.parametrize(("described", "runtime", "message"), [
+    (
+        facts("aarch64", "3.13"),
+        TFLITE,
+        r"Python 3\.13 on aarch64 lacks tflite-runtime.*tflite-runtime on aarch64 for Python 3\.11",
+    ),
+    # Built for glibc 2.34; Debian bullseye has 2.31.
+    (facts("aarch64", "3.11", glibc=(2, 31)), TFLITE, r"glibc 2\.31 \(it needs 2\.34\)"),
+    (facts("aarch64", "3.11", glibc=None), LITERT, "must be glibc"),
+    (facts("armv7l", "3.11"), TFLITE, "apt-get install python3-numpy"),
+    (facts("armv7l", "3.11", numpy="1.24.2"), LITERT, "ai-edge-litert"),
+    (facts("aarch64", "3.8"), NATIVE, r"Python 3\.8 is older than 3\.9"),
+    (unseen("aarch64", "3.9"), LITERT, r"Python 3\.9 on aarch64 lacks numpy, ai-edge-litert.*Supported:"),
+    (unseen("riscv64", "3.11"), LITERT, "on riscv64 lacks"),
+    *(
+        (facts(machine, "3.11"), LITERT, "Supported: ai-edge-litert on aarch64 for Python")
+        for machine in ("riscv64", "i686", "armv6l")
+    ),
+])  # fmt: skip
 def test_what_has_no_wheels_is_told_why(described: TargetFacts, runtime: RuntimeName, message: str) -> None:
     with pytest.raises(UnsupportedDeviceError, match=f"(?s){message}"):
         select(described, (runtime,))
-
-
-def test_what_has_wheels_after_all() -> None:
-    assert select(facts("aarch64", "3.11", glibc=(2, 31)), (LITERT,)).wheels
-    for described in (facts("armv7l", "3.11", numpy="1.24.2"), unseen("armv7l", "3.11")):
-        assert names(select(described, (TFLITE,))) == ["tflite-runtime 2.14.0"]
-
-
-def test_the_native_engine_needs_no_wheel_and_gets_numpy_if_there() -> None:
-    """Numpy is for flights on the device alone; the agent decides without it, on any C library."""
-    for described in (facts("armv7l", "3.11"), facts("aarch64", "3.9"), facts("aarch64", "3.11", glibc=None)):
-        assert names(select(described, (NATIVE,))) == []
-    assert names(select(facts("aarch64", "3.11"), (NATIVE,))) == ["numpy 1.26.4"]
-    assert select(facts("x86_64", "3.8", "3.10"), (NATIVE,)).python.series == "3.10"
 
 
 def test_runtimes_are_read() -> None:
@@ -168,15 +129,12 @@ def test_prefetching_for_a_device_that_is_not_there(
     assert len(requests) == 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--python", "3.11"], "--platform aarch64 --python 3.11"),
-        (["--platform", "aarch64", "--python", "3"], "--python must"),
-        (["--platform", "riscv64"], "Supported: ai-edge-litert on aarch64"),
-        (["--platform", "aarch64", "--runtime", "torch"], "tflite-runtime"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["--python", "3.11"], "--platform aarch64 --python 3.11"),
+    (["--platform", "aarch64", "--python", "3"], "--python must"),
+    (["--platform", "riscv64"], "Supported: ai-edge-litert on aarch64"),
+    (["--platform", "aarch64", "--runtime", "torch"], "tflite-runtime"),
+])  # fmt: skip
 def test_prefetching_says_what_is_wrong_and_fetches_nothing(
     away: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
@@ -237,3 +195,32 @@ def test_offline_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(subprocess, "run", run)
     with pytest.raises(WheelError, match="machine is online"):
         fetch([a_wheel(b"wheel")], tmp_path)
+
+
+LITERT_311 = ["numpy 1.26.4", "ai-edge-litert 2.3.0"]
+CHOSEN: list[tuple[TargetFacts, tuple[RuntimeName, ...], str, list[str]]] = [
+    (facts("aarch64", "3.11"), (LITERT,), "3.11", LITERT_311),
+    (facts("aarch64", "3.11"), tuple(RuntimeName), "3.11",
+     ["numpy 1.26.4", "tflite-runtime 2.14.0", "ai-edge-litert 2.3.0", "onnxruntime 1.31.1"]),
+    (facts("aarch64", "3.11", glibc=(2, 31)), (LITERT,), "3.11", LITERT_311),
+    (facts("aarch64", "3.13"), (LITERT, ONNX), "3.13", ["numpy 2.2.6", "ai-edge-litert 2.3.0", "onnxruntime 1.31.1"]),
+    # The first interpreter that has all wheels is taken.
+    (facts("x86_64", "3.9", "3.13", "3.11"), (TFLITE,), "3.11", ["numpy 1.26.4", "tflite-runtime 2.14.0"]),
+    (facts("armv7l", "3.11", numpy="1.24.2"), (TFLITE,), "3.11", ["tflite-runtime 2.14.0"]),
+    (unseen("armv7l", "3.11"), (TFLITE,), "3.11", ["tflite-runtime 2.14.0"]),
+    # Numpy is for flights on the device alone; the native agent decides without it, on any C library.
+    (facts("armv7l", "3.11"), (NATIVE,), "3.11", []),
+    (facts("aarch64", "3.9"), (NATIVE,), "3.9", []),
+    (facts("aarch64", "3.11", glibc=None), (NATIVE,), "3.11", []),
+    (facts("aarch64", "3.11"), (NATIVE,), "3.11", ["numpy 1.26.4"]),
+    (facts("x86_64", "3.8", "3.10"), (NATIVE,), "3.10", []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("described", "runtimes", "series", "wanted"), CHOSEN)
+def test_which_wheels_are_chosen(
+    described: TargetFacts, runtimes: tuple[RuntimeName, ...], series: str, wanted: list[str]
+) -> None:
+    chosen = select(described, runtimes)
+    assert (chosen.python.series, names(chosen)) == (series, wanted)
+    assert all(wheel.machine == described.machine for wheel in chosen.wheels)

@@ -1,7 +1,5 @@
 """The power is cut at each change of a device's disk: a whole release serves, and the next try works."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable
 from pathlib import Path

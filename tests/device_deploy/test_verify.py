@@ -1,7 +1,5 @@
 """The only verifier, on_device/verify.sh, run by itself: what is signed and accepted starts, and nothing else does."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import fcntl
@@ -21,8 +19,7 @@ from quarl.device.deploy.shell import VERIFIER
 from quarl.device.deploy.signing.keys import SigningKey, ensure_key
 from tests.device_deploy import devices
 from tests.device_deploy.conftest import link_programs
-from tests.device_deploy.devices import let_sign
-from tests.device_deploy.needs import needs_ssh
+from tests.device_deploy.devices import let_sign, needs_ssh
 from tests.namespaces import own
 
 pytestmark = needs_ssh
@@ -131,9 +128,6 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> SigningKey:
     return ensure_key(tmp_path_factory.mktemp("keys"), "stranger")
 
 
-# What starts.
-
-
 def test_a_release_starts_with_what_was_verified(pi: Pi) -> None:
     digest = hashlib.sha256(b"{}").hexdigest()
     for mode in ("record", "check"):
@@ -168,8 +162,6 @@ def test_a_loop_starts_by_its_settings_and_leaves_an_interrupted_trial(pi: Pi) -
     assert pi.verify("loop") == "" and pi.said.startswith(started) and pi.said.endswith("the code\n")
     assert not os.path.lexists(trial) and current.readlink() == Path(FIRST)
 
-
-# What is tampered with: by whom it is refused, and what is named.
 
 Tamper = Callable[[Pi, Path], object]
 
@@ -363,8 +355,6 @@ def test_code_that_is_there_only_while_it_is_copied(dash: Pi) -> None:
     assert dash.verify("start", SECOND) == "ok" and "mine" not in dash.said
 
 
-# Who may sign.
-
 LOOSE = {
     "the list": ("trust/allowed_signers", 0o666),
     "the list, by the group": ("trust/allowed_signers", 0o664),
@@ -473,25 +463,20 @@ def test_roots_floor_stops_an_older_release_whatever_the_user_accepts(pi: Pi) ->
     assert pi.verify("start", SECOND) == "trust" and "floor" in pi.said
 
 
-# Room for the copies.
-
 READ_ONLY, NOEXEC = (f'mount -o remount,bind,{option} "{{}}"' for option in ("ro", "noexec"))
 
 
-@pytest.mark.parametrize(
-    ("memory", "home", "code"),
-    [
-        ("rw", READ_ONLY, "ok"),
-        ("rw,noexec", "true", "ok"),
-        ("ro", "true", "ok"),
-        ("rw,size=4k", "true", "ok"),
-        ("ro", READ_ONLY, "no-space"),
-        ("rw,size=4k", READ_ONLY, "no-space"),
-        ("rw", NOEXEC, "ok"),
-        ("rw,noexec", NOEXEC, "unsupported"),
-        ("rw,noexec", READ_ONLY, "unsupported"),
-    ],
-)
+@pytest.mark.parametrize(("memory", "home", "code"), [
+    ("rw", READ_ONLY, "ok"),
+    ("rw,noexec", "true", "ok"),
+    ("ro", "true", "ok"),
+    ("rw,size=4k", "true", "ok"),
+    ("ro", READ_ONLY, "no-space"),
+    ("rw,size=4k", READ_ONLY, "no-space"),
+    ("rw", NOEXEC, "ok"),
+    ("rw,noexec", NOEXEC, "unsupported"),
+    ("rw,noexec", READ_ONLY, "unsupported"),
+])  # fmt: skip
 def test_copies_need_no_room_on_the_disk(pi: Pi, memory: str, home: str, code: str) -> None:
     starts = {"run-agent": '#!/bin/sh\nexec "$QUARL_AGENT"\n', "lib/policy-agent": "#!/bin/sh\necho on\n"}
     pi.lay(SECOND, {**PROGRAM, **starts})
@@ -538,9 +523,6 @@ def test_one_that_is_ended_leaves_nothing(pi: Pi) -> None:
     process = subprocess.Popen(command, env=pi.environment, stdout=subprocess.PIPE)
     assert (process.communicate(timeout=60)[0], process.returncode) == (b"", 74)
     assert not list(Path("/dev/shm").glob(f"quarl.{process.pid}.*")) and not list(pi.quarl.glob("run/*"))
-
-
-# Whatever is changed.
 
 
 def mutated(rng: random.Random, data: bytes) -> bytes:

@@ -1,7 +1,8 @@
-"""``quarl evaluate``: artifacts through a device's runtime, comparison, refusals, films."""
+"""``quarl evaluate``: artifacts through a device's runtime, comparison, refusals, films, zones of goal distance."""
 
 import dataclasses
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,10 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from quarl.airlearning_envs.config import PRESETS
+from quarl.airlearning_envs.curriculum import zone_bounds
+from quarl.airlearning_envs.flights import wilson_interval
 from quarl.convert.executor import ExecutionError
 from quarl.convert.pipeline import build_graph, convert_all
 from quarl.policy.bundle import Bundle
 from quarl.policy.errors import SpecError
+from quarl.policy.places import ZOO
 from quarl.policy.reference import choose_actions, forward_float
 from quarl.policy.spec import (
     ArtifactFormat,
@@ -50,15 +55,14 @@ def bundle(tmp_path_factory: pytest.TempPathFactory, balancing: Balancing) -> Bu
     return Bundle.load(made.path)
 
 
-def report_of(capsys: pytest.CaptureFixture[str], bundle: Bundle, *options: str) -> dict:
-    assert evaluate.main(["--input-path", str(bundle.path), "--json", *options]) == 0
+def report_of(capsys: pytest.CaptureFixture[str], policy: Bundle | Path, *options: str) -> dict:
+    path = policy.path if isinstance(policy, Bundle) else policy
+    assert evaluate.main(["--input-path", str(path), "--json", *options]) == 0
     report: dict = json.loads(capsys.readouterr().out)
     return report
 
 
-def test_the_fp32_artifact_plays_the_very_episodes_of_the_float_policy(
-    bundle: Bundle, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_fp32_artifact_plays_the_float_policys_episodes(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
     report = report_of(capsys, bundle, "--precision", "32", "--compare", "--episodes", "6")
     artifact, float_policy = report["results"]
     assert artifact["returns"] == float_policy["returns"]
@@ -92,16 +96,11 @@ def test_the_default_is_the_float_policy_and_the_report_goes_to_a_file(
     assert printed.endswith("[–]: a single episode, or episodes with equal returns, give no interval.\n")
 
 
-@pytest.mark.parametrize(
-    ("options", "shown"),
-    [
-        (["pendulum-ddpg", "--episodes", "4", "--seed", "313"], "-118.15 [-126.21, -110.10]"),
-        (["cartpole-dqn", "--episodes", "20"], "500.00 [–]"),
-    ],
-)
-def test_a_committed_policy_is_judged_with_students_interval(
-    options: list[str], shown: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize(("options", "shown"), [
+    (["pendulum-ddpg", "--episodes", "4", "--seed", "313"], "-118.15 [-126.21, -110.10]"),
+    (["cartpole-dqn", "--episodes", "20"], "500.00 [–]"),
+])  # fmt: skip
+def test_committed_policies_are_judged(options: list[str], shown: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert evaluate.main(["--input-path", *options]) == 0
     assert shown in capsys.readouterr().out
 
@@ -116,21 +115,18 @@ def test_an_artifact_is_judged_without_tensorflow(bundle: Bundle) -> None:
     assert done.stdout.splitlines()[-1] == "0 []"
 
 
-@pytest.mark.parametrize(
-    ("options", "status", "words"),
-    [
-        (["--precision", "int9"], 1, ["int9", "int8"]),
-        (["--precision", "fp16"], 1, ["fp16", "fp32.tflite, int8.tflite", "quarl convert --bits 16 --policy"]),
-        (["--precision", "int8", "--runtime", "onnxruntime"], 1, ["onnxruntime", "(onnx)", "--bits 8"]),
-        (["--precision", "int8", "--runtime", "torch"], 1, ["torch", "litert"]),
-        (["--runtime", "litert"], 2, ["--precision int8"]),
-        (["--compare"], 2, ["--precision int8"]),
-        (["--episodes", "0"], 2, ["at least 1"]),
-        (["--preset", "hard"], 2, ["--preset", "Leave it out"]),
-        (["--video", "film.avi"], 2, [".mp4 or .gif"]),
-        (["--task", "Acrobot-v1"], 1, ["another observation", "cart_position", "cos_angle_1"]),
-    ],
-)
+@pytest.mark.parametrize(("options", "status", "words"), [
+    (["--precision", "int9"], 1, ["int9", "int8"]),
+    (["--precision", "fp16"], 1, ["fp16", "fp32.tflite, int8.tflite", "quarl convert --bits 16 --policy"]),
+    (["--precision", "int8", "--runtime", "onnxruntime"], 1, ["onnxruntime", "(onnx)", "--bits 8"]),
+    (["--precision", "int8", "--runtime", "torch"], 1, ["torch", "litert"]),
+    (["--runtime", "litert"], 2, ["--precision int8"]),
+    (["--compare"], 2, ["--precision int8"]),
+    (["--episodes", "0"], 2, ["at least 1"]),
+    (["--preset", "hard"], 2, ["--preset", "Leave it out"]),
+    (["--video", "film.avi"], 2, [".mp4 or .gif"]),
+    (["--task", "Acrobot-v1"], 1, ["another observation", "cart_position", "cos_angle_1"]),
+])  # fmt: skip
 def test_what_cannot_be_judged_is_refused_with_what_can(
     bundle: Bundle, options: list[str], status: int, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -140,8 +136,7 @@ def test_what_cannot_be_judged_is_refused_with_what_can(
 
 
 def test_a_bundle_of_the_zoo_is_pointed_to_its_working_copy(capsys: pytest.CaptureFixture[str]) -> None:
-    zoo = Path(__file__).resolve().parents[2] / "zoo" / "I"
-    assert evaluate.main(["--input-path", str(zoo), "--precision", "int8"]) == 1
+    assert evaluate.main(["--input-path", str(ZOO / "I"), "--precision", "int8"]) == 1
     assert "quarl convert --bits 8 --policy I, and evaluate its working copy: --input-path I" in capsys.readouterr().err
 
 
@@ -164,7 +159,7 @@ def test_another_task_is_refused_by_the_field_that_differs(bundle: Bundle) -> No
     evaluate.check_task(dataclasses.replace(spec, head=head), same)  # the squash is the method's
 
 
-def test_a_paired_difference_by_hand() -> None:
+def test_differences_by_hand() -> None:
     # d = 2, 0, 1: mean 1, s = 1, t of 2 degrees of freedom 4.302653, half width 4.302653 / sqrt(3) = 2.48414
     mean, interval = evaluate.difference([3.0, 1.0, 2.0], [1.0, 1.0, 1.0], paired=True)
     assert mean == 1.0 and interval is not None
@@ -173,10 +168,8 @@ def test_a_paired_difference_by_hand() -> None:
     assert evaluate.difference([500.0, 10.0, 90.0], [499.0, 9.0, 89.0], paired=True) == (1.0, None)
     with pytest.raises(ValueError, match="2 and 1 episodes cannot be paired"):
         evaluate.difference([1.0, 2.0], [1.0], paired=True)
-
-
-def test_an_unpaired_difference_by_hand() -> None:
-    # means 2 and 1, variances 1 and 4 over 3 and 4: 1/3 + 1 = 4/3; (4/3)² / (1/18 + 1/3) = 4.57, so 4 degrees, 2.776445
+    # Unpaired: means 2 and 1, variances 1 and 4 over 3 and 4: 1/3 + 1 = 4/3; (4/3)² / (1/18 + 1/3) = 4.57, so 4
+    # degrees, 2.776445
     mean, interval = evaluate.difference([1.0, 2.0, 3.0], [-1.0, 3.0, 1.0, 1.0], paired=False)
     assert mean == 1.0 and interval is not None
     half = 2.776445 * np.sqrt(1 / 3 + 8 / 3 / 4)
@@ -233,9 +226,7 @@ def test_a_runtime_that_refuses_or_dies_says_so(bundle: Bundle) -> None:
 
 
 @pytest.mark.slow
-def test_a_film_shows_the_first_judged_episode(
-    bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_film_of_the_first_judged_episode(bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("pygame")
     imageio = pytest.importorskip("imageio.v3")
     task = make_task("CartPole-v1")
@@ -286,3 +277,57 @@ def test_an_environment_that_cannot_draw_names_what_is_missing(tmp_path: Path) -
     with refused(TaskError, "no_pictures"):
         film(dataclasses.replace(task, draw=None), lambda o: np.zeros(1, np.int64), 0, "", "x", tmp_path / "x.mp4")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_four_zones_of_each_preset_with_the_baseline_beside_them(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = report_of(capsys, ZOO / "I", "--zones", "--episodes", "60")["results"]
+    keys = [(row["preset"], row["policy"], row["zone"], tuple(row["goal_distance_m"])) for row in rows]
+    assert keys == [
+        (preset, policy, zone, bounds)
+        for preset in ("hard", "shipped")
+        for zone, bounds in enumerate(zone_bounds(PRESETS[preset]), start=1)
+        for policy in ("I", "blind")
+    ]
+    for row in rows:
+        assert row["episodes"] == len(row["successes"]) == 60
+        assert tuple(row["interval"]) == wilson_interval(sum(row["successes"]), 60)
+    hard = [row["success"] for row in rows if row["preset"] == "hard" and row["policy"] == "blind"]
+    assert hard[0] > hard[3] + 0.2, "a farther goal has more obstacles before it"
+    # The preset's goal distance is uniform, so that its zones are as likely as each other.
+    whole = report_of(capsys, ZOO / "I", "--preset", "hard", "--episodes", "240")["results"][1]
+    assert whole["interval"][0] - 0.05 < sum(hard) / 4 < whole["interval"][1] + 0.05
+
+
+def test_late_commands_are_late_in_each_zone(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--zones", "--preset", "shipped", "--episodes", "30"]
+    one, late = (report_of(capsys, ZOO / "I", *options, *more) for more in ([], ["--command-latency", "1.5"]))
+    assert list(late["settings"]) == ["latency"], "the zones' distances stand in the rows"
+    assert sum(row["success"] for row in late["results"]) < sum(row["success"] for row in one["results"]) - 1.0
+
+
+def test_an_artifact_is_compared_zone_by_zone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bundle = Bundle.load(shutil.copytree(ZOO / "I", tmp_path / "I"))
+    convert_all([bundle], [Precision.FP32], [ArtifactFormat.TFLITE])
+    options = ["--zones", "--preset", "hard", "--episodes", "8", "--precision", "fp32", "--compare"]
+    report = report_of(capsys, bundle, *options)
+    assert [(each["preset"], each["zone"]) for each in report["minus_float"]] == [
+        ("hard", zone) for zone in range(1, 5)
+    ]
+    assert report["minus_float"][1]["goal_distance_m"] == [10.75, 15.5]
+    assert [row["policy"] for row in report["results"][:3]] == ["I", "I, float", "blind"]
+    capsys.readouterr()
+    assert evaluate.main(["--input-path", str(bundle.path), *options]) == 0
+    table = capsys.readouterr().out
+    assert "2: 10.75 – 15.5 m" in table and "8 episodes a zone" in " ".join(table.split())
+    assert "fp32 minus float, the same episodes on hard, zone 4: return " in table
+
+
+@pytest.mark.parametrize(("options", "words"), [
+    (["--input-path", str(ZOO / "benchmark" / "cartpole-dqn")], ["--zones", "CartPole-v1", "Leave it"]),
+    (["--input-path", str(ZOO / "I"), "--video", "x.mp4"], ["--video", "--zones", "Leave one of them out"]),
+    (["--input-path", str(ZOO / "I"), "--preset", "extreme"], ["--preset", "extreme", "shipped"]),
+])  # fmt: skip
+def test_zones_that_there_are_not(options: list[str], words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert evaluate.main([*options, "--zones"]) == 2
+    keys = capsys.readouterr().err
+    assert "error" in keys and all(word in keys for word in words), keys

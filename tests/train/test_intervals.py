@@ -10,16 +10,13 @@ from quarl.train.suites.episodes import EpisodeResults
 from quarl.train.suites.task import Evaluation
 
 
-def test_students_interval_by_hand() -> None:
+def test_students_interval_by_hand_and_its_quantile_scipys() -> None:
     # 1, 3, 5, 7: mean 4, s² = 20 / 3, t of 3 degrees of freedom 3.182446: half width 3.182446 · sqrt(20/3) / 2
     values = [1.0, 3.0, 5.0, 7.0]
     assert student(3) == pytest.approx(3.182446, abs=1e-6)
     assert mean_interval(values) == pytest.approx((4 - 4.108520, 4 + 4.108520), abs=1e-5)
     estimate = Estimate.of_mean(values)
     assert (estimate.low, estimate.high) == mean_interval(values), "tables have the same"
-
-
-def test_the_quantile_is_scipys() -> None:
     degrees = [*range(1, 400), 999, 1000, 9_999, 20_000]
     assert [student(each) for each in degrees] == pytest.approx(stdtrit(degrees, 0.975).tolist(), rel=1e-12)
 

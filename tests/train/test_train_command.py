@@ -16,10 +16,70 @@ from quarl.train.algorithms.dqn import DQNSettings
 from quarl.train.methods import METHODS as METHODS_OF_HELP
 from quarl.train.methods import settings_class
 from quarl.train.runs.presets import load_settings
-from quarl.train.runs.request import TRAINING_FOLDER
 from tests.train.small_runs import AWARE, DISTILL, PPO, curve, ended, train
 
 NAVIGATION = ["--task", "navigation"]
+WRONG = {
+    "": "is required|quarl train --task navigation --policy I|--task my_module:MyTask-v0",
+    "--steps 5": "is required|--task cartpole",
+    "--task NoSuch-v0": "NoSuch-v0|navigation|CartPole-v1",
+    "--task cartpol": "cartpol|Did you mean cartpole?",
+    "--task MountainCarContinous-v0": "Did you mean MountainCarContinuous-v0",
+    "--task Pendulum-v1 --method dqn": "discrete actions|--method ppo, recurrent_ppo, a2c, ddpg, d4pg, td3, sac",
+    "--task cartpole --method ddpg": "requires continuous actions|--method ppo, recurrent_ppo, dqn, a2c, distill",
+    "--task gym,CartPole-v1 --method d4pg": "requires continuous actions|CartPole-v1",
+    "--task cartpole --model nature": "nature does not fit CartPole-v1",
+    "--task CartPole-v1 --preset hard": "--preset hard|Leave it out",
+    "--task cartpole --seed -1": "--seed",
+    "--task cartpole --stop-preset hard": "--stop-preset|CartPole-v1|leave it out",
+    "--task cartpole --command-latency 0.2": "--command-latency|Leave it out",
+    "--task cartpole --curriculum": "the task cartpole|Leave it out",
+    "--task cartpole --method dqn --set n_step=2000": "learning_starts|at least 16000",
+    "--task cartpole --method dqn --set n_step=0": "at least 1",
+    "--task cartpole --method dqn --mixed-precision int8": "float32, bfloat16, float16",
+    "--task cartpole --method distill --mixed-precision bfloat16": "in float32 only",
+    "--task pendulum --method d4pg --set minibatch=0": "at least 1",
+    "NAVIGATION --precision 8": "--precision 8|--quantization-method quantization-aware|convert --bits 8 --policy NAME",
+    "NAVIGATION --preset extreme": "extreme|hard|shipped",
+    "NAVIGATION --set learning_rat=1": "learning_rat|learning_rate",
+    "NAVIGATION --set epochs=1.5": "epochs|1.5|int",
+    "NAVIGATION --set epochs": "NAME=VALUE",
+    "NAVIGATION --steps 0": "--steps",
+    "NAVIGATION --command-latency 0.4,0.1": "0.4,0.1|[low, high]|0.05,0.4|quarl bench latency",
+    "NAVIGATION --command-latency -1": "--command-latency -1|none negative",
+    "NAVIGATION --command-latency ./nowhere.json": "nowhere.json|No such file|0.05,0.4",
+    "NAVIGATION --stop-preset extreme": "--stop-preset|hard, shipped",
+    "NAVIGATION --set minibatch=1000": "1000|minibatch must divide|2048",
+    "--task navigation-depth --method ppo": "--method ppo|learns from images|--method distill",
+    "DEPTH --model 64,64": "has no convolutions|--model nature",
+    "DEPTH AWARE 8": "quantization-aware distillation requires",
+    "PPO --precision 4": "--quantization-method quantization-aware",
+    "PPO AWARE 32": "--precision 8",
+    "PPO --minutes -1": "--minutes",
+    "PPO --teacher III": "--method ppo",
+    "PPO AWARE 9": "2 … 8",
+    "PPO --quant-delay 0.2": "--quant-delay",
+    "PPO AWARE 4 --steps 512 --quant-delay 512": "would be quantized",
+    "PPO AWARE 4 --mixed-precision bfloat16": "float32",
+    "PPO --set learning_rate=-1": "learning_rate must",
+    "PPO --set discount=1.5": "discount",
+    "PPO --set gae_lambda=-0.1": "gae_lambda",
+    "DISTILL AWARE 9": "2 … 8",
+    "DISTILL --set activity_penalty=-1": "activity_penalty",
+}
+DEPTH = ["--task", "navigation-depth", "--teacher", "zoo/I"]
+SHORT = {"NAVIGATION": NAVIGATION, "DEPTH": DEPTH, "PPO": PPO, "DISTILL": DISTILL, "AWARE": AWARE}
+
+
+@pytest.mark.parametrize("typed", WRONG)
+def test_mistakes_are_answered_by_what_may_be(typed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [word for each in typed.split() for word in SHORT.get(each, [each])]
+    assert ended([*words, "--quiet", "--output-path", str(tmp_path / "x")]) == 2
+    message = capsys.readouterr().err
+    assert message.startswith("error: ")
+    for wanted in WRONG[typed].split("|"):
+        assert wanted in message
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
@@ -63,59 +123,6 @@ def test_the_bundle_says_how_it_was_trained(tmp_path: Path) -> None:
     assert (tmp_path / "I" / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
     assert bundle.spec.environment.id == "CartPole-v1"
     assert bundle.spec.control_period_s == 0.02  # CartPole's own tau
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ([], ["is required", "quarl train --task navigation --policy I", "--task my_module:MyTask-v0"]),
-        (["--steps", "5"], ["is required", "--task cartpole"]),
-        (["--task", "NoSuch-v0"], ["NoSuch-v0", "navigation", "CartPole-v1"]),
-        (["--task", "cartpol"], ["cartpol", "Did you mean cartpole?"]),
-        (["--task", "MountainCarContinous-v0"], ["Did you mean MountainCarContinuous-v0"]),
-        (
-            ["--task", "Pendulum-v1", "--method", "dqn"],
-            ["discrete actions", "--method ppo, recurrent_ppo, a2c, ddpg, d4pg, td3, sac"],
-        ),
-        (
-            ["--task", "cartpole", "--method", "ddpg"],
-            ["requires continuous actions", "--method ppo, recurrent_ppo, dqn, a2c, distill"],
-        ),
-        (["--task", "gym,CartPole-v1", "--method", "d4pg"], ["requires continuous actions", "CartPole-v1"]),
-        (
-            [*NAVIGATION, "--precision", "8"],
-            ["--precision 8", "--quantization-method quantization-aware", "quarl convert --bits 8 --policy NAME"],
-        ),
-        (["--task", "cartpole", "--model", "nature"], ["nature does not fit CartPole-v1"]),
-        (["--task", "navigation", "--preset", "extreme"], ["extreme", "hard", "shipped"]),
-        (["--task", "CartPole-v1", "--preset", "hard"], ["--preset hard", "Leave it out"]),
-        ([*NAVIGATION, "--set", "learning_rat=1"], ["learning_rat", "learning_rate"]),
-        ([*NAVIGATION, "--set", "epochs=1.5"], ["epochs", "1.5", "int"]),
-        ([*NAVIGATION, "--set", "epochs"], ["NAME=VALUE"]),
-        ([*NAVIGATION, "--steps", "0"], ["--steps"]),
-        (["--task", "cartpole", "--seed", "-1"], ["--seed"]),
-        (["--task", "cartpole", "--stop-preset", "hard"], ["--stop-preset", "CartPole-v1", "leave it out"]),
-        (["--task", "cartpole", "--command-latency", "0.2"], ["--command-latency", "Leave it out"]),
-        (["--task", "cartpole", "--curriculum"], ["the task cartpole", "Leave it out"]),
-        ([*NAVIGATION, "--command-latency", "0.4,0.1"], ["0.4,0.1", "[low, high]", "0.05,0.4", "quarl bench latency"]),
-        ([*NAVIGATION, "--command-latency", "-1"], ["--command-latency -1", "none negative"]),
-        ([*NAVIGATION, "--command-latency", "./nowhere.json"], ["nowhere.json", "No such file", "0.05,0.4"]),
-        ([*NAVIGATION, "--stop-preset", "extreme"], ["--stop-preset", "hard, shipped"]),
-        ([*NAVIGATION, "--set", "minibatch=1000"], ["1000", "minibatch must divide", "2048"]),
-        (["--task", "cartpole", "--method", "dqn", "--set", "n_step=2000"], ["learning_starts", "at least 16000"]),
-        (["--task", "cartpole", "--method", "dqn", "--set", "n_step=0"], ["at least 1"]),
-        (["--task", "pendulum", "--method", "d4pg", "--set", "minibatch=0"], ["at least 1"]),
-    ],
-)
-def test_mistakes_are_answered_with_what_is_allowed(
-    options: list[str], words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert ended([*options, "--quiet", "--output-path", str(tmp_path / "x")]) == 2
-    message = capsys.readouterr().err
-    assert message.startswith("error: ")
-    for word in words:
-        assert word in message
-    assert not (tmp_path / "x").exists()
 
 
 def test_command_latency_is_trained_kept_and_evaluated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -269,30 +276,6 @@ def test_the_delay_ends_and_the_rest_is_quantized(tmp_path: Path) -> None:
     assert Bundle.load(tmp_path / "b").spec.quantization is None
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ([*PPO, "--precision", "4"], "--quantization-method quantization-aware"),
-        ([*PPO, *AWARE, "32"], "--precision 8"),
-        ([*PPO, "--minutes", "-1"], "--minutes"),
-        ([*PPO, "--teacher", "III"], "--method ppo"),
-        ([*PPO, *AWARE, "9"], "2 … 8"),
-        ([*PPO, "--quant-delay", "0.2"], "--quant-delay"),
-        ([*PPO, *AWARE, "4", "--steps", "512", "--quant-delay", "512"], "would be quantized"),
-        ([*PPO, *AWARE, "4", "--mixed-precision", "bfloat16"], "float32"),
-        ([*DISTILL, *AWARE, "9"], "2 … 8"),
-        ([*DISTILL, "--set", "activity_penalty=-1"], "activity_penalty"),
-    ],
-)
-def test_options_that_do_not_go_together_are_refused(
-    options: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert train(tmp_path / "a", *options) == 2
-    assert words in capsys.readouterr().err
-    assert not (tmp_path / "a").exists()
-    assert not (tmp_path / TRAINING_FOLDER).exists()
-
-
 def test_a_trained_policy_becomes_one_of_two_bits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(tmp_path / "teacher", *PPO, "--steps", "256") == 0
     words = [*DISTILL, *AWARE, "2", "--quant-delay", "256", "--teacher", str(tmp_path / "teacher")]
@@ -317,33 +300,7 @@ def test_an_output_path_that_cannot_be_written_is_named(capsys: pytest.CaptureFi
     assert capsys.readouterr().err.startswith("error: /proc/nowhere")
 
 
-@pytest.mark.parametrize(
-    ("setting", "words"),
-    [
-        ("learning_rate=-1", "learning_rate must"),
-        ("discount=1.5", "discount"),
-        ("gae_lambda=-0.1", "gae_lambda"),
-    ],
-)
-def test_settings_of_the_wrong_sign_are_refused(
-    setting: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert train(tmp_path / "a", *PPO, "--set", setting) == 2
-    assert words in capsys.readouterr().err
-    assert not (tmp_path / "a").exists()
-
-
-def test_resuming_with_another_setting_names_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert train(tmp_path / "a", *PPO, "--steps", "256") == 0
-    assert train(tmp_path / "a", *PPO, "--steps", "256", "--resume", "--set", "discount=0.5") == 2
-    printed = capsys.readouterr().err
-    assert "settings.discount = 0.99" in printed
-    assert "rollout_steps" not in printed
-
-
-def test_a_run_that_ends_before_the_quantizers_are_active_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_ends_before_its_quantizers_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two iterations of 256 steps; none begins after step 300. The float policy is kept."""
     assert train(tmp_path / "a", *PPO, "--steps", "512", *AWARE, "3", "--quant-delay", "300") == 3
     assert "never learned with quantizers" in capsys.readouterr().err
@@ -357,3 +314,19 @@ def test_the_recorded_command_names_no_place_of_this_machine() -> None:
             command.format_provenance_command("train", ["train", *words])
             == "quarl train --task cartpole --set 'name=x y'"
         )
+
+
+PRINTS_FROM_C = """
+import ctypes
+from quarl.train.quiet import suppress_output
+libc = ctypes.CDLL(None)
+libc.puts(b"before")
+with suppress_output():
+    libc.puts(b"argv[0]=")
+print("after")
+"""
+
+
+def test_nothing_printed_from_c_appears_when_the_process_ends() -> None:
+    done = subprocess.run([sys.executable, "-c", PRINTS_FROM_C], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "before\nafter\n"

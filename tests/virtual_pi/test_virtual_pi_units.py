@@ -24,7 +24,7 @@ from quarl.device.virtual_pi.errors import BuildError, MachineNameError, Missing
 from quarl.device.virtual_pi.image import Image, give_to_user
 from quarl.device.virtual_pi.machine import MachineSettings
 from quarl.device.virtual_pi.recipe import MachineKind
-from tests.device_deploy.needs import needs_ssh
+from tests.device_deploy.devices import needs_ssh
 
 KEY_A = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8g"
 KEY_B = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICAfHh0cGxoZGBcWFRQTEhEQDw4NDAsKCQgHBgUEAwIB"

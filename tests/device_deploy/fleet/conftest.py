@@ -1,7 +1,5 @@
 """An embedded fleet for the tests of rollouts: real SSH, one policy at two precisions, a fleet.toml for each test."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json
@@ -51,7 +49,6 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
-    """A fleet for the tests of a file."""
     folder = tmp_path_factory.mktemp("fleet")
     with own_state(folder), running_fleet(folder / "fleet", DEVICES) as fleet:
         yield fleet
@@ -59,14 +56,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
 
 @dataclass
 class Arena:
-    """Devices of a fleet that a test has for itself, under a fleet.toml of its own.
-
-    Attributes:
-        devices: the fleet.
-        policy: what is deployed.
-        file: the fleet.toml.
-        capture: of what commands print.
-    """
+    """Devices of a fleet that a test has for itself, under a fleet.toml of its own."""
 
     devices: LocalFleet
     policy: Bundle
@@ -74,7 +64,6 @@ class Arena:
     capture: pytest.CaptureFixture[str]
 
     def write(self, names: list[str], more: str = "") -> None:
-        """Write the fleet.toml, with one group, arena."""
         self.file.write_text(f"[groups.arena]\ntargets = {json.dumps(names)}\nagent = 'native'\n{more}")
 
     def typed(self, *words: str) -> tuple[int, list[dict[str, Any]], str]:
@@ -98,11 +87,9 @@ class Arena:
         return parse_record(release.name, "I", (release / RECORD_FILE).read_text()).precisions[0]
 
     def served(self, names: list[str]) -> dict[str, str | None]:
-        """The same of several devices."""
         return {name: self.serving(name) for name in names}
 
     def half_done(self, names: list[str]) -> list[str]:
-        """What an unfinished deployment would leave on devices."""
         found: list[str] = []
         for name in names:
             folder = self.devices.folder(name).home / "quarl" / "policies" / "I"
@@ -110,7 +97,6 @@ class Arena:
         return found
 
     def is_idle(self, names: list[str]) -> bool:
-        """Whether no deployment is at work on these devices."""
         for name in names:
             lock = self.devices.folder(name).home / "quarl" / "lock"
             if lock.exists() and subprocess.run(["flock", "-n", str(lock), "true"]).returncode:
@@ -118,7 +104,6 @@ class Arena:
         return True
 
     def journal(self) -> list[dict[str, Any]]:
-        """Every event."""
         return events(self.file.with_name("fleet.journal.jsonl"))
 
 
@@ -128,7 +113,6 @@ def last_states(lines: list[dict[str, Any]]) -> dict[str, str]:
 
 
 def summary(lines: list[dict[str, Any]]) -> Mapping[str, Any]:
-    """What a command says last."""
     return lines[-1]
 
 

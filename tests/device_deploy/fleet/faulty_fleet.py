@@ -3,8 +3,6 @@
 ``python -m tests.device_deploy.fleet.faulty_fleet --devices 9 --root FOLDER`` serves the latter.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib
@@ -67,13 +65,11 @@ class FaultyDevice(LocalServer):
     """A device behind a relay that has the fault that the device's folder names."""
 
     async def start(self) -> int:
-        """Listen; returns the relay's port."""
         self._well = await super().start()
         self._relay = await asyncio.start_server(self._meet, LISTEN, 0)
         return int(self._relay.sockets[0].getsockname()[1])
 
     def fault(self) -> Fault | None:
-        """What is wrong now."""
         try:
             return Fault((self._folder.root / FAULT_FILE).read_text())
         except FileNotFoundError:
@@ -162,33 +158,23 @@ class _Doomed:
             self._process.stdout.write(data)
 
     async def drain(self) -> None:
-        """Wait until the client has taken it."""
         await self._process.stdout.drain()
 
 
 class LocalFleet:
-    """A running fleet.
-
-    Attributes:
-        names: of its devices, which are hosts by these names.
-        fleet_file: the fleet, as a rollout reads it.
-        pid: of the server.
-    """
+    """A running fleet, whose devices are hosts by their names."""
 
     def __init__(self, root: Path, devices: int, pid: int) -> None:
         self.root, self.names, self.pid = root, device_names(devices), pid
         self.fleet_file = root / "fleet.toml"
 
     def folder(self, name: str) -> LocalFolder:
-        """The folder of a device."""
         return device_folder(self.root, name)
 
     def set_fault(self, name: str, fault: Fault) -> None:
-        """Give a device of a faulty fleet a fault, in place of the one it has."""
         write_atomically(self.folder(name).root / FAULT_FILE, fault.encode())
 
     def heal(self, name: str) -> None:
-        """Take a device's fault away; it is well from its next connection on."""
         (self.folder(name).root / FAULT_FILE).unlink(missing_ok=True)
 
 

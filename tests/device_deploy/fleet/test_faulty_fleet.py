@@ -1,7 +1,5 @@
 """The faults that tests of rollouts inject are those that they say, and go again."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """fleet.toml: what it says, and how it is refused."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

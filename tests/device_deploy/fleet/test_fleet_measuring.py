@@ -1,7 +1,5 @@
 """Measurements on all devices of a fleet, joined into one table; the fleet's state; a verb for each of a group."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -46,14 +44,9 @@ def test_the_table_is_that_of_numbers_worked_by_hand() -> None:
         served = {"release": "0003-aa", "precision": "int8", "runtime": "litert", "on": {"transport": "ssh"}, **more}
         time = f"2026-01-01T00:{minute:02d}"
         return {
-            "state": "measured",
-            "policy": "III",
-            "device": device,
-            "kind": kind,
-            "time": time,
-            "answer": answer,
+            "state": "measured", "policy": "III", "device": device, "kind": kind, "time": time, "answer": answer,
             **served,
-        }
+        }  # fmt: skip
 
     found = [
         event("a", "latency", 1, {"percentiles": {"p50": 9_000, "p99": 9_000}}),

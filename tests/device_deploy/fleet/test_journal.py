@@ -1,7 +1,5 @@
 """What a journal remembers: what has proved itself, what a rollout brought, and how a device differs from that."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from quarl.device.deploy.fleet.journal import Memory

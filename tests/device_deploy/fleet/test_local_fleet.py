@@ -1,7 +1,5 @@
 """``quarl local-fleet``: devices apart from each other, hosts by name while it runs, and how it ends."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -131,14 +129,11 @@ def test_on_a_terminal_it_says_how_it_ends(tmp_path: Path) -> None:
     os.close(theirs)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "status", "message"),
-    [
-        (["--devices", "0"], 2, "Must be >= 1"),
-        (["--devices", "1000"], 2, "Must be <= 999"),
-        (["--devices", "1", "--root", "{file}"], 1, "a folder that"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "status", "message"), [
+    (["--devices", "0"], 2, "Must be >= 1"),
+    (["--devices", "1000"], 2, "Must be <= 999"),
+    (["--devices", "1", "--root", "{file}"], 1, "a folder that"),
+])  # fmt: skip
 def test_what_cannot_be_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: Sequence[str], status: int, message: str
 ) -> None:

@@ -1,7 +1,5 @@
 """Rollouts to an embedded fleet over SSH: order, what stops one, what is taken back, and going on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -86,12 +84,7 @@ def test_a_device_lost_in_the_switch_stops_and_rolls_back_its_phase(arena: Arena
     arena.devices.set_fault(ALL[2], Fault.DIES_AFTER_SWITCH)
     status, lines, states = arena.deploy(4, "--batch", "2", "--parallel", "1")
     assert status == 1 and "the release failed on 1 device up to batch 1 of 3, 0 are allowed" in str(lines[-1])
-    assert states == {
-        ALL[0]: "proved",
-        ALL[1]: "rolled back",
-        ALL[2]: "unknown",
-        **dict.fromkeys(ALL[3:], "not begun"),
-    }
+    assert states == {ALL[0]: "proved", ALL[1]: "rolled back", ALL[2]: "unknown", **dict.fromkeys(ALL[3:], "not begun")}
     assert arena.served(ALL) == {ALL[0]: INT4, ALL[1]: INT8, ALL[2]: INT4, **dict.fromkeys(ALL[3:], INT8)}
     found = {line["device"]: line for line in arena.typed("status")[1] if "device" in line}
     assert found[ALL[2]]["drift"] == "not seen; last unknown" and not found[ALL[2]]["reached"]

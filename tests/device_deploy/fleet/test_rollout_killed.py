@@ -1,7 +1,5 @@
 """A rollout that ends in its middle: Ctrl-C, kill -9, no network, a loop that falls. Nothing is half done."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -98,8 +96,6 @@ def test_a_network_that_is_lost_in_the_middle(arena: Arena, tmp_path: Path, caps
             assert not lost.half_done(ALL[:6])
 
 
-# Devices that serve the policy in a loop: the loop is watched, and goes back with its release.
-
 NAMES = ["device-001", "device-002"]
 SERVED = ("--rate=20", "--priority=0", "--trial=1", "--most-missed=1e6", "--stale-ms=5000")
 PYTHON_AGENT = ("--runtime", "native")
@@ -137,9 +133,7 @@ def end_service(arena: Arena) -> None:
     assert cli.main(["unserve", "--target", NAMES[0], "--policy", "I"]) == 0
 
 
-def test_a_loop_that_falls_in_its_soak_goes_back_with_its_release(
-    served: Arena, at_soak: Callable[[Callable[[], object]], None]
-) -> None:
+def test_a_loop_that_falls_in_soak_goes_back(served: Arena, at_soak: Callable[[Callable[[], object]], None]) -> None:
     before = current(served, NAMES[0])
     at_soak(lambda: os.kill(state(served)["pid"], signal.SIGKILL))
     status, lines, states = served.deploy(8, *PYTHON_AGENT, soak=2)

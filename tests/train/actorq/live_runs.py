@@ -1,7 +1,5 @@
 """``quarl actorq`` in a process of its own, what it prints, and the processes that it starts and leaves."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

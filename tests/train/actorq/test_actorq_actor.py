@@ -1,9 +1,7 @@
 """An actor in this process: it acts through the artifact, looks for parameters when it should, and ends when told."""
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -13,9 +11,7 @@ import numpy as np
 import pytest
 
 from quarl.device.agent.runtimes import open_artifact
-from quarl.policy.reference import choose_actions, forward_integer
-from quarl.policy.simulate import quantize_network
-from quarl.policy.spec import RuntimeName
+from quarl.policy.spec import DiscreteHead, RuntimeName
 from quarl.train.actorq import actor as module
 from quarl.train.actorq.actor import Actor
 from quarl.train.actorq.learner import LearnerLoop
@@ -23,38 +19,17 @@ from quarl.train.actorq.parameters import ParameterServer
 from quarl.train.actorq.plan import Plan
 from quarl.train.actorq.replay import Columns, ReplayService, Reply
 from quarl.train.actorq.wire import Published, Pushed, publish, unpack_artifact
-from tests.train.actorq.small_plans import make_plan
+from tests.train.actorq.small_plans import make_plan, make_spec, make_weights, push
 
 PATIENCE_S = 60.0  # for what must come; nothing is timed
+SPEC = replace(make_spec(hidden=(8,)), head=DiscreteHead(("action_0", "action_1")))
+HANDED = push(SPEC, make_weights(SPEC))
+"""A fresh policy of CartPole, as its learner hands it over."""
 
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RENEWAL_PAUSE_S", 0.0)
-
-
-# --- parameters made by hand ----------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def handed() -> Iterator[Pushed]:
-    """The fresh policy of the small plan, as its learner hands it over."""
-    pushed: list[Pushed] = []
-    columns: Columns = {
-        "observation": np.random.default_rng(0).normal(size=(2, 4, 4)).astype(np.float32),
-        "action": np.zeros((2, 4), np.int32),
-        "return": np.zeros((2, 4), np.float32),
-        "discount": np.zeros((2, 4), np.float32),
-        "rows": np.zeros((2, 4), np.int64),
-    }
-    columns["next_observation"] = columns["observation"]
-    given = iter([(columns, Reply(10, 0, False)), (None, Reply(10, 2, True))])
-
-    def recent(count: int) -> Columns:
-        return {"observation": columns["observation"].reshape(8, 4), "updates": np.full(8, -1), "greedy": np.zeros(8)}
-
-    LearnerLoop(make_plan(), lambda updates: next(given), recent, pushed.append, lambda rows, errors: None).run()
-    yield pushed[0]
 
 
 def always(pushed: Pushed, action: int, updates: int) -> Pushed:
@@ -100,10 +75,10 @@ INT8 = ("litert", "native")
 
 
 @pytest.mark.parametrize("runtime", INT8)
-def test_an_actor_follows_the_artifact_it_pulled(handed: Pushed, runtime: str) -> None:
+def test_an_actor_follows_the_artifact_it_pulled(runtime: str) -> None:
     plan = make_plan(algorithm=GREEDY, actor_update_period=10, insert_every=5, runtime=runtime)
     made_as = plan.actorq.artifact_format
-    left, right = (publish(always(handed, action, 7 * action), action + 1, 8, 8, made_as) for action in (0, 1))
+    left, right = (publish(always(HANDED, action, 7 * action), action + 1, 8, 8, made_as) for action in (0, 1))
     shelf, counter = Shelf(left, right), Counter(30)
     facts = Actor(plan, 0, 0, shelf, counter).run()
     assert counter.rows("action").tolist() == counter.rows("greedy").tolist() == [0] * 10 + [1] * 20
@@ -115,21 +90,9 @@ def test_an_actor_follows_the_artifact_it_pulled(handed: Pushed, runtime: str) -
     assert (facts["counts"]["step"], facts["counts"]["inference"], facts["counts"]["load"]) == (30, 30, 2)
 
 
-@pytest.mark.parametrize("runtime", INT8)
-def test_it_acts_as_the_policy_in_integers_says(handed: Pushed, runtime: str) -> None:
-    plan = make_plan(algorithm=GREEDY, actor_update_period=1000, runtime=runtime)
-    counter = Counter(200)
-    Actor(plan, 0, 0, Shelf(publish(handed, 1, 8, 8, plan.actorq.artifact_format)), counter).run()
-    network = quantize_network(handed.spec, handed.weights, handed.calibration, 8)
-    wanted = choose_actions(handed.spec, forward_integer(handed.spec, network, counter.rows("observation")))
-    np.testing.assert_array_equal(counter.rows("action"), wanted)
-    np.testing.assert_array_equal(counter.rows("greedy"), wanted)
-    assert len(np.unique(wanted)) > 1, "it always chooses one action: nothing was compared"
-
-
 @pytest.mark.parametrize(("period", "pulls"), [(1, 41), (7, 6), (40, 2), (41, 1)])
-def test_pulls_are_counted(handed: Pushed, period: int, pulls: int) -> None:
-    shelf = Shelf(publish(handed, 1, 8, 8))
+def test_pulls_are_counted(period: int, pulls: int) -> None:
+    shelf = Shelf(publish(HANDED, 1, 8, 8))
     facts = Actor(make_plan(actor_update_period=period), 0, 0, shelf, Counter(40)).run()
     assert facts["pulls"] == len(shelf.known) == pulls  # 1 + 40 steps / period
     assert facts["renewals"] == 1
@@ -154,11 +117,11 @@ def test_exploration_begins_anew_with_every_episode(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(("behind", "late"), [(5, 0), (6, 1)])
-def test_too_far_behind_it_waits_for_newer_parameters(handed: Pushed, behind: int, late: int) -> None:
+def test_too_far_behind_it_waits_for_newer_parameters(behind: int, late: int) -> None:
     plan = make_plan(max_staleness=5, actor_update_period=1000, insert_every=8)
     # Pulls: at the start version 1; once it is too late nothing yet, then one too old, nothing, then one new enough.
     versions = [
-        publish(replace(handed, updates=updates), version, 8, 8) for version, updates in ((1, 0), (2, 0), (3, 1))
+        publish(replace(HANDED, updates=updates), version, 8, 8) for version, updates in ((1, 0), (2, 0), (3, 1))
     ]
     shelf = Shelf(versions[0], None, versions[1], None, versions[2])
     counter = Counter(16, lambda taken: behind if taken == 8 else 0)
@@ -168,9 +131,9 @@ def test_too_far_behind_it_waits_for_newer_parameters(handed: Pushed, behind: in
     assert counter.rows("updates").tolist() == [0] * 8 + [late] * 8
 
 
-def test_when_the_run_is_over_nobody_waits_for_parameters(handed: Pushed) -> None:
+def test_when_the_run_is_over_nobody_waits_for_parameters() -> None:
     plan = make_plan(max_staleness=5, actor_update_period=1000, insert_every=8)
-    shelf = Shelf(publish(handed, 1, 8, 8))
+    shelf = Shelf(publish(HANDED, 1, 8, 8))
     facts = Actor(plan, 0, 0, shelf, Counter(8, lambda taken: 99 if taken else 0)).run()
     assert (facts["steps"], facts["pulls"]) == (8, 1)
 
@@ -206,9 +169,6 @@ def test_later_steps_are_sent_only_where_a_correction_needs_them(n_step: int, co
     counter = Counter(20)
     Actor(make_plan(algorithm={"n_step": n_step}, correct_mismatch=correct), 0, 0, Shelf(), counter).run()
     assert all(("following" in columns) == follows for columns in counter.columns)
-
-
-# --- the real learner, replay and parameter server ------------------------------------------------------------------
 
 
 class Hall:

@@ -1,7 +1,5 @@
 """Exploration of both algorithms, returns that are cut, settings and the plan: by hand."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace
@@ -20,8 +18,6 @@ from quarl.train.actorq.history import breakdown
 from quarl.train.actorq.settings import RUNTIMES, ActorQSettings
 from quarl.train.actorq.stepping import NO_CHOICE
 from tests.train.actorq.small_plans import make_plan
-
-# --- returns that are cut -------------------------------------------------------------------------------------------
 
 
 def four_steps(greedy: list[list[int]], discounts: list[float]) -> dict[str, np.ndarray]:
@@ -82,9 +78,6 @@ def test_mismatch_by_hand() -> None:
     assert mismatch(learner, actors) == {"distance": pytest.approx((0.25 + 0 + 0.5 + 0.25) / 4)}
 
 
-# --- exploration ----------------------------------------------------------------------------------------------------
-
-
 class Scripted:
     """A random generator that says what it is told: chances, then actions and durations in turn."""
 
@@ -121,12 +114,9 @@ def test_random_actions_that_are_held_are_nobodys_choice() -> None:
     assert [choice.action for choice in chosen] == [0, 0, 0, 1, 0]
     assert [choice.greedy for choice in chosen] == [1] * 5
     assert [choice.chosen for choice in chosen] == [False, False, False, True, False]
-
-
-def test_nothing_is_held_beyond_an_episode() -> None:
     explore = explorer(Scripted([0.1, 0.9], [0, 0], [3, 3]), exploration_hold=3)
     assert explore.choose(1, VALUES, 0.0).action == 0
-    explore.end_episode()
+    explore.end_episode()  # beyond which nothing is held
     assert explore.choose(1, VALUES, 0.0).action == 1
 
 
@@ -177,78 +167,51 @@ def test_the_start_is_uniform_or_the_noise_alone() -> None:
         assert np.abs(actions).max() <= 1.0
 
 
-# --- settings and plan ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"n_actors": 0}, "--n-actors"),
-        ({"actor_update_period": 0}, "--actor-update-period"),
-        ({"insert_every": -1}, "--insert-every"),
-        ({"max_staleness": 0}, "--max-staleness"),
-        ({"quantize": 4}, r"\(int8\), 16 \(fp16\)"),
-        ({"quantize_communication": 2}, "--quantize-communication"),
-        ({"replay_shards": 3}, "--replay-shards"),
-        ({"samples_per_insert": -1.0}, "--samples-per-insert"),
-        ({"samples_per_insert": float("inf")}, "--samples-per-insert"),
-        ({"samples_per_insert": float("nan")}, "--samples-per-insert"),
-        ({"publish_every": -1}, "--publish-every"),
-        ({"publish_every": 11, "max_staleness": 10}, "--publish-every"),
-        ({"priority_exponent": -0.5}, "--priority-exponent"),
-        ({"priority_exponent": float("nan")}, "--priority-exponent"),
-        ({"importance_exponent": 1.5}, "--importance-exponent"),
-        ({"runtime": "onnxruntime"}, "litert, tflite-runtime or"),
-        ({"runtime": "native", "quantize": 16}, "--runtime native executes"),
-        ({"runtime": "native", "quantize": 32}, r"32\. Type --quantize"),
-        ({"step_delays_s": (0.1, -0.1)}, "--step-delays-s"),
-        ({"step_delays_s": (0.1, 0.1, 0.1)}, "--step-delays-s"),
-    ],
-)
+@pytest.mark.parametrize(("change", "words"), [
+    ({"n_actors": 0}, "--n-actors"),
+    ({"actor_update_period": 0}, "--actor-update-period"),
+    ({"insert_every": -1}, "--insert-every"),
+    ({"max_staleness": 0}, "--max-staleness"),
+    ({"quantize": 4}, r"\(int8\), 16 \(fp16\)"),
+    ({"quantize_communication": 2}, "--quantize-communication"),
+    ({"samples_per_insert": -1.0}, "--samples-per-insert"),
+    ({"samples_per_insert": float("inf")}, "--samples-per-insert"),
+    ({"samples_per_insert": float("nan")}, "--samples-per-insert"),
+    ({"publish_every": -1}, "--publish-every"),
+    ({"publish_every": 11, "max_staleness": 10}, "--publish-every"),
+    ({"priority_exponent": -0.5}, "--priority-exponent"),
+    ({"priority_exponent": float("nan")}, "--priority-exponent"),
+    ({"importance_exponent": 1.5}, "--importance-exponent"),
+    ({"runtime": "onnxruntime"}, "litert, tflite-runtime or"),
+    ({"runtime": "native", "quantize": 32}, r"32\. Type --quantize"),
+    ({"step_delays_s": (0.1, -0.1)}, "--step-delays-s"),
+    ({"step_delays_s": (0.1, 0.1, 0.1)}, "--step-delays-s"),
+])  # fmt: skip
 def test_settings_that_make_no_sense_are_refused(change: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         ActorQSettings(**change)
 
 
-def test_limits_of_the_settings_are_allowed() -> None:
-    actorq = ActorQSettings(n_actors=3, replay_shards=3, publish_every=10, max_staleness=10, samples_per_insert=0.0)
-    assert actorq.precision is Precision.INT8
-    assert ActorQSettings(quantize=16).precision is Precision.FP16
-    assert [replace(actorq, step_delays_s=(0.5, 0.0)).delay_s(actor) for actor in range(3)] == [0.5, 0.0, 0.0]
-
-
-def test_every_setting_is_an_option() -> None:
+def test_every_setting_is_an_option_and_its_limits_are_allowed() -> None:
     assert cli.options("actorq", ["--task", "cartpole"]).actorq == ActorQSettings()
     words = "--task cartpole --n-actors 3 --quantize 16 --no-correct-mismatch --step-delays-s 0.5 0 --publish-every 7"
     wanted = ActorQSettings(
         3, quantize=16, quantize_communication=16, correct_mismatch=False, step_delays_s=(0.5, 0.0), publish_every=7
     )
     assert cli.options("actorq", words.split()).actorq == wanted
+    actorq = ActorQSettings(n_actors=3, replay_shards=3, publish_every=10, max_staleness=10, samples_per_insert=0.0)
+    assert actorq.precision is Precision.INT8
+    assert ActorQSettings(quantize=16).precision is Precision.FP16
+    assert [replace(actorq, step_delays_s=(0.5, 0.0)).delay_s(actor) for actor in range(3)] == [0.5, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_only_the_native_engine_has_to_be_made_before_actors_start(
-    runtime: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[RuntimeName] = []
+def test_a_runtimes_artifact_and_what_has_to_be_made_first(runtime: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_native, made = runtime == "native", list[RuntimeName]()
+    assert ActorQSettings(runtime=runtime).artifact_format is ArtifactFormat[("TFLITE", "NATIVE")[is_native]]
     monkeypatch.setattr(planning, "import_runtime", lambda name: SimpleNamespace(library=lambda: made.append(name)))
     planning.make_runtime_ready(ActorQSettings(runtime=runtime))
-    assert made == ([RuntimeName.NATIVE] if runtime == "native" else [])
-
-
-@pytest.mark.parametrize(
-    ("runtime", "wanted"),
-    [
-        ("litert", ArtifactFormat.TFLITE),
-        ("tflite-runtime", ArtifactFormat.TFLITE),
-        ("native", ArtifactFormat.NATIVE),
-    ],
-)
-def test_the_artifacts_format_is_that_of_the_actors_runtime(runtime: Any, wanted: ArtifactFormat) -> None:
-    assert ActorQSettings(runtime=runtime).artifact_format is wanted
-
-
-# --- the report -----------------------------------------------------------------------------------------------------
+    assert made == [RuntimeName.NATIVE] * is_native
 
 
 def test_where_the_time_went_by_hand() -> None:
@@ -262,9 +225,6 @@ def test_where_the_time_went_by_hand() -> None:
     expected = {**dict.fromkeys(PARTS, 0.0), "step": 1250.0, "inference": 625.0, "wait": 312.5, "other": 312.5}
     assert found["microseconds_per_step"] == expected
     assert breakdown([])["steps"] == 0
-
-
-# --- without Ray ----------------------------------------------------------------------------------------------------
 
 
 def test_actors_and_the_command_line_import_neither_ray_nor_tensorflow() -> None:

@@ -1,7 +1,5 @@
 """The learner against a replay and a parameter server made by hand: what it learns from, hands over and watches."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
@@ -75,12 +73,9 @@ def test_a_version_is_published_before_and_after_every_round() -> None:
     assert world.told == []  # drawn uniformly: nobody waits for errors
     kernels = [pushed.weights["dense_0/kernel"] for pushed in world.pushed]
     assert all((one != other).any() for one, other in pairwise(kernels))
-
-
-def test_versions_may_be_further_apart() -> None:
-    world = World(make_plan(publish_every=5), rounds=7)
-    world.loop().run()
-    assert [pushed.updates for pushed in world.pushed] == [0, 6, 12]
+    apart = World(make_plan(publish_every=5), rounds=7)
+    apart.loop().run()
+    assert [pushed.updates for pushed in apart.pushed] == [0, 6, 12]
 
 
 def test_the_first_statistics_travel_with_the_policy() -> None:
@@ -153,9 +148,7 @@ def with_following(columns: Columns, weight: np.ndarray | None = None) -> Column
 
 
 @pytest.mark.parametrize("weight", [None, np.linspace(0.1, 1.0, 8, dtype=np.float32).reshape(2, 4)])
-def test_returns_end_where_the_learner_would_choose_otherwise(
-    weight: np.ndarray | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_returns_end_where_the_learner_differs(weight: np.ndarray | None, monkeypatch: pytest.MonkeyPatch) -> None:
     scaled = {"n_step": 3, "discount": 0.9, "reward_scale": 0.5}
     world = World(make_plan(algorithm=scaled), change=lambda columns: with_following(columns, weight))
     seen, facts = learned_from(world, monkeypatch)
@@ -247,11 +240,7 @@ def test_the_distance_to_the_actors_is_watched(monkeypatch: pytest.MonkeyPatch) 
     chosen = forward_float(spec, weights, RECENT["observation"]).argmax(axis=1)
     # Rows of a policy of 0 updates, that chose 0 throughout; the learner has made 2.
     assert facts["mismatch"] == {"disagreement": pytest.approx(chosen.mean()), "staleness_updates": 2.0}
-
-
-def test_rows_without_a_policy_are_not_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "WATCH_EVERY_S", 0.0)
-    monkeypatch.setitem(RECENT, "updates", np.full(10, -1))
+    monkeypatch.setitem(RECENT, "updates", np.full(10, -1))  # rows without a policy
     assert World(make_plan()).loop().run()["mismatch"] == {}
 
 

@@ -1,7 +1,5 @@
 """How processes reach each other, with shards that answer here: what Ray itself does, test_actorq_runs.py looks at."""
 
-from __future__ import annotations
-
 import importlib.util
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +10,7 @@ import pytest
 from quarl.train.actorq.history import LARGEST, Deaths, GaveUpError, add_sums, sums_of
 from quarl.train.actorq.replay import ReplayService, Reply
 from quarl.train.actorq.wire import Published, publish
-from tests.train.actorq.small_parameters import make_spec, make_weights, push
-from tests.train.actorq.small_plans import FACTS, make_plan, make_rows
+from tests.train.actorq.small_plans import FACTS, make_plan, make_rows, make_spec, make_weights, push
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed; type make actorq")
 

@@ -3,8 +3,6 @@
 Every command runs in a session of its own, by which what it leaves behind is found: Ray runs beside it do not count.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import os
@@ -71,13 +69,8 @@ def test_a_run_gives_an_ordinary_bundle(started: Callable[..., Command], capfd: 
     # int8: 4·64 + 64·64 + 64·2 = 4,480 weights in a byte each and the model around them; fp32 would be 17,920
     assert 4480 < reported["parameters"]["bytes_each"] < 12_000
     assert set(reported["breakdown"]["microseconds_per_step"]) >= {
-        "step",
-        "inference",
-        "pull",
-        "deserialize",
-        "load",
-        "insert",
-    }
+        "step", "inference", "pull", "deserialize", "load", "insert",
+    }  # fmt: skip
     rows = read_rows((run.output / "learning_curve.csv").read_text())
     assert [float(row["actor_staleness"]) >= 0 for row in rows if row["actor_staleness"]]  # of rows with new steps
     assert float(rows[-1]["updates"]) > 0
@@ -297,10 +290,7 @@ WRONG = {
     "training in 8 bits": (["--precision", "8"], "--precision"),
     "too fresh": (["--max-staleness", "3", "--set", "updates=8"], "Type --max-staleness 16 or more"),
     "too many shards": (["--replay-shards", "3"], "--replay-shards"),
-    "never learns": (
-        ["--steps", "200"],
-        "before learning begins",
-    ),
+    "never learns": (["--steps", "200"], "before learning begins"),
     "native halves": (["--runtime", "native", "--quantize", "16"], "Type --quantize 8, or --runtime litert"),
     "not distributed": (["--method", "a2c"], "Type --method d4pg or --method dqn"),
 }

@@ -1,7 +1,5 @@
 """A replay's side of the run: who waits, whose steps count, and when everybody hears that it is over."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -11,8 +9,6 @@ import pytest
 from quarl.train.actorq.plan import Plan
 from quarl.train.actorq.replay import ReplayService, Reply, steps_of
 from tests.train.actorq.small_plans import FACTS, make_plan, make_rows
-
-# Of small_plans: a round draws 2 · 4 = 8 rows, an insertion brings at most 4 + 1 rows = 10 samples; slack = 2 · 10.
 
 
 def filled(plan: Plan, rows: int) -> ReplayService:
@@ -32,6 +28,10 @@ def drawn(service: ReplayService, updates: int = 0) -> int:
 
 
 def test_both_sides_wait_by_hand() -> None:
+    service = filled(make_plan(), 9)
+    assert service.sample(0) is None  # the learner waits for the minimum of 10
+    service.insert(make_rows(1), FACTS)
+    assert service.sample(0) is not None
     service = ReplayService(make_plan(), 0)
     assert service.sample(0) is None
     replies = [service.insert(make_rows(4), FACTS) for _ in range(5)]
@@ -39,6 +39,7 @@ def test_both_sides_wait_by_hand() -> None:
     assert [reply.step for reply in replies if reply is not None] == [4, 8, 12, 16, 20]
     assert service.insert(make_rows(4), FACTS) is None
     assert service.reply == Reply(20, 0, False)  # what may not be inserted yet is not counted
+    assert service.insert({}, FACTS) == Reply(20, 0, False)  # without rows one only hears how far the run is
     assert service.facts()["size"] == 20
     answer = service.sample(6)
     assert answer is not None and answer[0] is not None
@@ -50,25 +51,10 @@ def test_both_sides_wait_by_hand() -> None:
     assert service.reply == Reply(24, 7, False)
 
 
-def test_the_learner_waits_for_the_minimum() -> None:
-    service = filled(make_plan(), 9)
-    assert service.sample(0) is None
-    service.insert(make_rows(1), FACTS)
-    assert service.sample(0) is not None
-
-
-def test_without_rows_an_actor_only_hears_how_far_the_run_is() -> None:
-    service = filled(make_plan(), 20)
-    assert service.insert(make_rows(4), FACTS) is None
-    assert service.insert({}, FACTS) == Reply(20, 0, False)
-
-
 @pytest.mark.parametrize("ratio", [0.25, 1.0, 16.0, 500.0])
 @pytest.mark.parametrize("sizes", [(1, 4, 1), (64, 4, 1), (3, 256, 8)], ids=str)
 @pytest.mark.parametrize("shards", [1, 3])
-def test_one_side_may_always_go_on_with_the_largest_that_it_sends(
-    ratio: float, sizes: tuple[int, int, int], shards: int
-) -> None:
+def test_one_side_may_always_go_on_with_its_largest(ratio: float, sizes: tuple[int, int, int], shards: int) -> None:
     often, minibatch, updates = sizes
     change = {"minibatch": minibatch, "updates": updates, "n_step": 5, "replay_capacity": 3000}
     plan = make_plan(10**9, change, samples_per_insert=ratio, insert_every=often, n_actors=3, replay_shards=shards)
@@ -86,7 +72,8 @@ def test_one_side_may_always_go_on_with_the_largest_that_it_sends(
 
 
 def test_without_a_ratio_nobody_waits_but_for_the_minimum() -> None:
-    service = ReplayService(make_plan(samples_per_insert=0.0), 0)
+    service = filled(make_plan(samples_per_insert=0.0), 9)
+    assert service.sample(0) is None
     for _ in range(50):
         assert service.insert(make_rows(4), FACTS) is not None
     for _ in range(100):
@@ -113,26 +100,20 @@ def test_stop_ends_the_run_whatever_is_left() -> None:
     assert service.sample(3) == (None, Reply(20, 3, True))
     assert service.insert(make_rows(4), FACTS) == Reply(20, 3, True)
     assert service.facts()["inserted"] == 20
-
-
-def test_stop_answers_who_waits_for_the_minimum() -> None:
-    service = ReplayService(make_plan(), 0)
-    assert service.sample(0) is None
-    service.stop()
-    assert service.sample(0) == (None, Reply(0, 0, True))
-
-
-def test_a_run_shorter_than_the_minimum_ends_too() -> None:
-    service = filled(make_plan(8), 8)
-    assert service.sample(0) == (None, Reply(8, 0, True))
+    waiting = ReplayService(make_plan(), 0)
+    assert waiting.sample(0) is None
+    waiting.stop()
+    assert waiting.sample(0) == (None, Reply(0, 0, True))
+    assert filled(make_plan(8), 8).sample(0) == (None, Reply(8, 0, True)), "a run shorter than the minimum"
 
 
 @pytest.mark.parametrize(("total", "parts"), [(10, 3), (2, 3), (0, 2), (12, 4), (1_000_001, 7)])
-def test_equal_shards_get_equal_shares_that_sum_exactly(total: int, parts: int) -> None:
+def test_equal_shards_get_equal_shares_and_one_of_more_actors_more(total: int, parts: int) -> None:
     actorq = make_plan(n_actors=2 * parts, replay_shards=parts).actorq
     shares = [steps_of(total, actorq, index) for index in range(parts)]
-    assert sum(shares) == total
-    assert max(shares) - min(shares) <= 1
+    assert sum(shares) == total and max(shares) - min(shares) <= 1
+    actorq = make_plan(101, n_actors=3, replay_shards=2).actorq
+    assert [steps_of(101, actorq, index) for index in range(2)] == [67, 34]  # two actors and one
 
 
 def test_several_shards_make_exactly_the_steps_that_are_left() -> None:
@@ -147,11 +128,6 @@ def test_several_shards_make_exactly_the_steps_that_are_left() -> None:
         made.append(rows)
     assert made == [33 - 6, 34 - 7, 34 - 7]
     assert sum(made) == 101 - 20
-
-
-def test_a_shard_with_more_actors_gets_more_of_the_steps() -> None:
-    actorq = make_plan(101, n_actors=3, replay_shards=2).actorq
-    assert [steps_of(101, actorq, index) for index in range(2)] == [67, 34]  # two actors and one
 
 
 def test_a_replaced_process_keeps_its_steps_and_gathers_again() -> None:
@@ -223,11 +199,6 @@ def test_the_last_word_of_every_life_of_an_actor_is_kept() -> None:
     facts = json.loads(json.dumps(service.facts(), allow_nan=False))
     assert facts["actors"] == {"1.0": lives[0], "1.1": lives[2]}
     assert (facts["step"], facts["updates"], facts["size"]) == (0, 0, 0)
-
-
-def test_recent_gives_the_newest_rows() -> None:
-    service = filled(make_plan(), 20)
-    np.testing.assert_array_equal(service.recent(3)["observation"][:, 0], [17, 18, 19])
 
 
 def test_shards_draw_differently_and_each_the_same_again() -> None:

@@ -1,14 +1,11 @@
-"""The shard: what is drawn belongs together, stale rows stay out, priorities and the ratio by hand."""
-
-from __future__ import annotations
+"""The shard: what is drawn belongs together, stale rows stay out, priorities by hand."""
 
 import json
-import math
 
 import numpy as np
 import pytest
 
-from quarl.train.actorq.replay import Ratio, Shard
+from quarl.train.actorq.replay import Shard
 
 Columns = dict[str, np.ndarray]
 ALL_AGES = 10**9
@@ -28,8 +25,8 @@ def rows(first: int, count: int, updates: int | list[int] = 0) -> Columns:
     }
 
 
-def filled(capacity: int, count: int, exponent: float = 0.0, at_once: int = 3, seed: int = 0) -> Shard:
-    shard = Shard(capacity, exponent, seed)
+def filled(capacity: int, count: int, exponent: float = 0.0, at_once: int = 3) -> Shard:
+    shard = Shard(capacity, exponent, 0)
     for first in range(0, count, at_once):
         shard.add(rows(first, min(at_once, count - first)), 0, ALL_AGES)
     return shard
@@ -51,12 +48,6 @@ def test_drawn_rows_belong_together_also_when_the_ring_has_wrapped(exponent: flo
     np.testing.assert_array_equal(drawn["next_observation"], np.stack([names + 1, -names], axis=-1))
     np.testing.assert_array_equal(drawn["return"], names / 2)
     assert ("weight" in drawn) == (exponent > 0)
-
-
-def test_the_same_seed_draws_the_same_and_another_seed_does_not() -> None:
-    first, same, other = (filled(50, 40, 0.5, seed=seed).draw(3, 8, 0.4) for seed in (5, 5, 6))
-    np.testing.assert_array_equal(first["rows"], same["rows"])
-    assert (first["rows"] != other["rows"]).any()
 
 
 def test_stale_rows_are_refused_and_counted() -> None:
@@ -125,45 +116,3 @@ def test_facts_count_and_can_be_written_as_json() -> None:
     assert (facts["size"], facts["inserted"], facts["sampled"], facts["refused_stale"]) == (10, 25, 6, 0)
     # Per row 2 + 2 floats, 2 of float32, 2 of int32 and one of int64.
     assert facts["nbytes"] >= 10 * (4 * 4 + 2 * 4 + 2 * 4 + 8)
-
-
-def test_the_ratio_by_hand() -> None:
-    ratio = Ratio(4.0, minimum=10, slack=8.0)  # d must stay in 40 − 8 … 40 + 8
-    assert ratio.may_insert(9)
-    assert not ratio.may_sample(1)
-    ratio.inserted = 9
-    assert ratio.may_insert(2)  # below the minimum always
-    assert not ratio.may_sample(1)
-    ratio.inserted = 10  # d = 40
-    assert ratio.may_insert(2)  # → 48
-    assert not ratio.may_insert(3)
-    assert ratio.may_sample(8)  # → 32
-    assert not ratio.may_sample(9)
-    ratio.sampled = 8  # d = 32
-    assert not ratio.may_sample(1)
-    assert ratio.may_insert(4)  # → 48
-    assert not ratio.may_insert(5)
-
-
-def test_both_sides_go_on_for_ever_in_the_ratio_asked_for() -> None:
-    ratio = Ratio(3.0, minimum=100, slack=64.0)
-    for _ in range(2000):  # inserts 20 rows = 60 samples, or draws 64
-        if ratio.may_insert(20):
-            ratio.inserted += 20
-        elif ratio.may_sample(64):
-            ratio.sampled += 64
-        else:
-            pytest.fail(f"neither may move at {ratio.inserted} inserted, {ratio.sampled} sampled")
-    assert ratio.inserted > 5000
-    assert abs((ratio.inserted - 100) * 3 - ratio.sampled) <= 64
-
-
-def test_no_ratio_only_waits_for_the_minimum() -> None:
-    ratio = Ratio(0.0, minimum=10, slack=math.inf)
-    ratio.inserted = 9
-    assert not ratio.may_sample(1)
-    ratio.inserted = 10
-    assert ratio.may_sample(10**9)
-    ratio.sampled = 10**9
-    assert ratio.may_sample(10**9)
-    assert ratio.may_insert(10**9)

@@ -1,7 +1,5 @@
 """What travels to the actors: the artifact that convert writes, or weights that make one; damage is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
@@ -21,7 +19,7 @@ from quarl.policy.spec import ArtifactFormat, Normaliser, PolicySpec, Precision,
 from quarl.train.actorq.settings import BITS
 from quarl.train.actorq.wire import Published, WireError, publish, quantization_error, unpack_artifact
 from tests.refusals import refused
-from tests.train.actorq.small_parameters import HEADS, ROWS, make_observations, make_spec, make_weights, push
+from tests.train.actorq.small_plans import HEADS, ROWS, make_observations, make_spec, make_weights, push
 
 PAIRS = list(product(BITS, BITS))
 RUNTIMES = (RuntimeName.LITERT, RuntimeName.NATIVE)
@@ -40,9 +38,6 @@ def arrived(weights: dict[str, np.ndarray], bits: int) -> dict[str, np.ndarray]:
     if bits == 8:
         return {name: fake_symmetric(value, 8) if value.ndim == 2 else value for name, value in weights.items()}
     return half_weights(weights) if bits == 16 else weights
-
-
-# --- the artifact ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -91,15 +86,6 @@ def test_weights_sent_in_full_make_the_same_artifact_at_the_actor(bits: int, art
     assert made[0] == made[1]
 
 
-@pytest.mark.parametrize("bits", [16, 32])
-def test_weights_that_the_native_engine_does_not_execute_are_refused(bits: int) -> None:
-    pushed = push(make_spec(), make_weights(make_spec()))
-    with refused(QuantizationError, "native_precision"):
-        publish(pushed, 1, bits, bits, ArtifactFormat.NATIVE)
-
-
-# --- the bytes ------------------------------------------------------------------------------------------------------
-
 KERNELS, VECTORS = 8 * 512 + 512 * 512 + 512 * 3, 512 + 512 + 3  # numbers of a (512, 512) policy
 
 
@@ -139,9 +125,6 @@ def test_an_int8_artifact_is_a_quarter_of_the_fp32_one() -> None:
     assert 0.25 < sizes[8] / sizes[32] < 0.28
 
 
-# --- there and back, and damage -------------------------------------------------------------------------------------
-
-
 def sent(quantize: int = 8, communication: int = 8) -> Published:
     return publish(push(make_spec(), make_weights(make_spec())), 3, quantize, communication)
 
@@ -163,19 +146,23 @@ def test_damaged_data_is_refused(damage: str) -> None:
     data = published.data.copy()
     data[len(data) // 2] ^= 1
     damaged = {
-        "one bit": data,
-        "cut": published.data[:-1],
-        "longer": np.append(published.data, np.uint8(0)),
+        "one bit": data, "cut": published.data[:-1], "longer": np.append(published.data, np.uint8(0)),
         "empty": published.data[:0],
-    }
+    }  # fmt: skip
     with refused(WireError, "damaged_parameters"):
         published.attach_data(damaged[damage])
 
 
-def test_weights_that_are_no_safetensors_file_are_refused() -> None:
+def test_what_makes_no_artifact_is_refused() -> None:
     published = sent(8, 32)
     with refused(WireError, "not_safetensors"):
         unpack_artifact(replace(published, data=published.data[:100]))
+    pushed = push(make_spec(), make_weights(make_spec()))
+    with pytest.raises(QuantizationError, match="calibration set must"):
+        publish(replace(pushed, calibration=pushed.calibration[:0]), 1, 8, 8)
+    for bits in (16, 32):
+        with refused(QuantizationError, "native_precision"):
+            publish(pushed, 1, bits, bits, ArtifactFormat.NATIVE)
 
 
 @pytest.mark.parametrize("name", ["dense_0/kernel", "head/bias"])
@@ -188,24 +175,13 @@ def test_weights_that_are_not_finite_are_refused(quantize: int, communication: i
         publish(push(spec, weights), 1, quantize, communication)
 
 
-def test_int8_without_calibration_is_refused() -> None:
-    pushed = push(make_spec(), make_weights(make_spec()))
-    with pytest.raises(QuantizationError, match="calibration set must"):
-        publish(replace(pushed, calibration=pushed.calibration[:0]), 1, 8, 8)
-
-
-# --- the error that quantization makes ------------------------------------------------------------------------------
-
-
 def test_the_quantization_error_by_hand() -> None:
     # One unit passes x on: with 16 bits x · (1 + 2⁻¹²) is x · 1, off by x · 2⁻¹². Normalised x is 0, 4, 8: mean 4.
     spec = replace(make_spec(hidden=(1,), size=1), normaliser=Normaliser((0.0,), (1.0,), 100.0))
     weights = {
-        "dense_0/kernel": np.array([[1.0 + 2.0**-12]], np.float32),
-        "dense_0/bias": np.zeros(1, np.float32),
-        "head/kernel": np.ones((1, 3), np.float32),
-        "head/bias": np.zeros(3, np.float32),
-    }
+        "dense_0/kernel": np.array([[1.0 + 2.0**-12]], np.float32), "dense_0/bias": np.zeros(1, np.float32),
+        "head/kernel": np.ones((1, 3), np.float32), "head/bias": np.zeros(3, np.float32),
+    }  # fmt: skip
     pushed = replace(push(spec, weights), calibration=np.array([[0.0], [4.0], [8.0]], np.float32))
     assert quantization_error(pushed, Precision.FP16, 16) == pytest.approx(4.0 * 2.0**-12)
     assert quantization_error(pushed, Precision.FP32, 32) == 0.0

@@ -8,20 +8,8 @@ import tensorflow as tf
 
 from quarl.policy.spec import ContinuousHead, Convolution, NetworkSpec, Squash
 from quarl.train.algorithms import a2c
-from quarl.train.algorithms.a2c import A2CSettings
-from quarl.train.algorithms.common.actor_critic import ActorCritic, Forward, clip_jointly, outputs_and_values
+from quarl.train.algorithms.common.actor_critic import ActorCritic, Forward, outputs_and_values
 from quarl.train.algorithms.common.distributions import LOG_STD, Categorical, Gaussian, export_weights
-from quarl.train.algorithms.common.rollouts import compute_advantages
-
-
-def test_lambda_one_gives_the_n_step_advantages_of_the_paper() -> None:
-    # γ = 0.5; rewards 1, 2, 4; V = 1, 1, 1, and 8 after the last step.
-    # R₂ = 4 + 0.5·8 = 8;  R₁ = 2 + 0.5·8 = 6;  R₀ = 1 + 0.5·6 = 4; each less V = 1.
-    none = np.zeros((3, 1), bool)
-    rewards = np.array([[1.0], [2.0], [4.0]], np.float32)
-    values, following = np.ones((3, 1), np.float32), np.array([[1.0], [1.0], [8.0]], np.float32)
-    advantages = compute_advantages(rewards, values, following, none, none, 0.5, 1.0)
-    np.testing.assert_array_equal(advantages[:, 0], np.array([3.0, 5.0, 7.0], np.float32))
 
 
 def test_the_parts_of_the_loss_by_hand() -> None:
@@ -43,24 +31,19 @@ def test_rmsprop_by_hand() -> None:
     assert weights["a"] == pytest.approx(1 - 0.2 / 3, rel=1e-6)
 
 
-def test_clipping_together_takes_one_norm() -> None:
-    policy, value, norm = clip_jointly({"a": tf.constant([3.0])}, {"a": tf.constant([4.0])}, 0.5)
-    assert float(norm) == 5.0
-    assert (float(policy["a"]), float(value["a"])) == pytest.approx((0.3, 0.4), rel=1e-6)
-
-
-# --- the Gaussian -------------------------------------------------------------------------------------------------
-
 GAUSSIAN = Gaussian(ContinuousHead((-2.0, 0.0), (2.0, 10.0), Squash.CLIP), log_std=math.log(2.0))
 
 
-def test_the_gaussians_probability_and_entropy_by_hand() -> None:
+def test_the_gaussian_by_hand() -> None:
     # σ = 2; (a − y)/σ = 1 and −0.5: −½(1 + 0.25) − 2·(log 2 + ½ log 2π) = −0.625 − 2·1.612086 = −3.849172
     weights = {name: tf.constant(value) for name, value in GAUSSIAN.extra_weights().items()}
     outputs, actions = tf.constant([[0.0, 1.0]]), tf.constant([[2.0, 0.0]])
     assert float(GAUSSIAN.log_probability(outputs, actions, weights)[0]) == pytest.approx(-3.849172, abs=1e-5)
     # H = 2·(log 2 + ½ log 2π + ½) = 4.224171
     assert float(GAUSSIAN.entropy(outputs, weights)[0]) == pytest.approx(4.224171, abs=1e-5)
+    # The environment is given actions in its units and within its bounds.
+    drawn = np.array([[0.0, 0.0], [-1.0, 0.5], [3.0, -9.0]], np.float32)
+    np.testing.assert_allclose(GAUSSIAN.to_environment(drawn), [[0.0, 5.0], [-2.0, 7.5], [2.0, 0.0]])
 
 
 def test_what_is_drawn_has_the_probability_it_is_said_to_have() -> None:
@@ -73,18 +56,11 @@ def test_what_is_drawn_has_the_probability_it_is_said_to_have() -> None:
     np.testing.assert_allclose(actions.std(axis=0), 2.0, atol=0.04)
 
 
-def test_actions_reach_the_environment_in_its_units_and_within_its_bounds() -> None:
-    actions = np.array([[0.0, 0.0], [-1.0, 0.5], [3.0, -9.0]], np.float32)
-    np.testing.assert_allclose(GAUSSIAN.to_environment(actions), [[0.0, 5.0], [-2.0, 7.5], [2.0, 0.0]])
-
-
 def test_a_bundle_holds_the_networks_weights_and_not_the_distributions() -> None:
     learner = ActorCritic.fresh(np.random.default_rng(0), NetworkSpec((4,)), (3,), 2, extra=GAUSSIAN.extra_weights())
     assert LOG_STD in learner.policy
     assert set(export_weights(learner.policy)) == {"dense_0/kernel", "dense_0/bias", "head/kernel", "head/bias"}
 
-
-# --- the shared trunk ---------------------------------------------------------------------------------------------
 
 PICTURES = NetworkSpec((6,), convolutions=(Convolution(4, 3, 1),))
 
@@ -115,38 +91,3 @@ def test_sixteen_bits_compute_nearly_the_same() -> None:
     _, exact = Forward(learner)(images)
     _, rough = Forward(learner, "bfloat16")(images)
     assert 0 < np.abs(exact - rough).max() < 0.02 * np.abs(exact).max()  # bfloat16 keeps 8 bits: 0.4 % a rounding
-
-
-# --- the update ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("optimiser", ["rmsprop", "adam"])
-def test_the_compiled_update_is_the_uncompiled_one(optimiser: str) -> None:
-    generator = np.random.default_rng(1)
-    settings = A2CSettings(optimiser=optimiser, normalise_advantages=True)
-    batch = {
-        "observation": generator.normal(size=(32, 3)).astype(np.float32),
-        "action": generator.integers(4, size=32).astype(np.int32),
-        "advantage": generator.normal(size=32).astype(np.float32),
-        "return": generator.normal(size=32).astype(np.float32),
-    }
-    results = []
-    for eager in (False, True):
-        names = a2c.MOMENTS[optimiser]
-        learner = ActorCritic.fresh(np.random.default_rng(2), NetworkSpec((8,)), (3,), 4, moments=names)
-        tf.config.run_functions_eagerly(eager)
-        try:
-            update = a2c.make_update(settings, learner.network, Categorical())
-            (metrics,) = learner.take(update, batch, np.float32(1), np.float32(1e-3), np.float32(0.01))
-        finally:
-            tf.config.run_functions_eagerly(False)
-        results.append((learner, metrics))
-    (compiled, compiled_metrics), (plain, plain_metrics) = results
-    np.testing.assert_allclose(compiled_metrics, plain_metrics, rtol=1e-4, atol=1e-5)
-    for name, value in plain.policy.items():
-        np.testing.assert_allclose(compiled.policy[name], value, atol=1e-5, err_msg=name)
-
-
-def test_an_unknown_optimiser_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="rmsprop, adam"):
-        A2CSettings(optimiser="sgd")

@@ -19,31 +19,27 @@ from tests.train.algorithms.transitions import draw_batches
 ATOMS = np.array([0.0, 1.0, 2.0, 3.0], np.float32)
 
 
-def project(returns: float, discount: float, probabilities: list[float], atoms: np.ndarray = ATOMS) -> np.ndarray:
+def project(returns: float, discount: float, probabilities: list[float]) -> np.ndarray:
     row = tf.constant([probabilities])
-    return d4pg.project_distribution(tf.constant([returns]), tf.constant([discount]), row, atoms).numpy()[0]
+    return d4pg.project_distribution(tf.constant([returns]), tf.constant([discount]), row, ATOMS).numpy()[0]
 
 
-def test_atoms_that_fall_on_atoms_keep_their_probability_whole() -> None:
+PROJECTED: dict[str, tuple[float, float, list[float], list[float]]] = {
     # γ' = 1, R = 1: every atom moves one up; what would be 4 is clipped to 3 and joins what came from 2.
-    np.testing.assert_allclose(project(1.0, 1.0, [0.1, 0.2, 0.3, 0.4]), [0, 0.1, 0.2, 0.7], atol=1e-6)
-
-
-def test_atoms_between_atoms_are_shared_by_distance() -> None:
+    "atoms on atoms": (1.0, 1.0, [0.1, 0.2, 0.3, 0.4], [0, 0.1, 0.2, 0.7]),
     # R = 0.25, γ' = 0.5: the atoms 0, 1, 2, 3 go to 0.25, 0.75, 1.25, 1.75.
     # m₀ = 0.75 p₀ + 0.25 p₁;  m₁ = 0.25 p₀ + 0.75 p₁ + 0.75 p₂ + 0.25 p₃;  m₂ = 0.25 p₂ + 0.75 p₃
-    p = [0.4, 0.2, 0.1, 0.3]
-    expected = [0.35, 0.1 + 0.15 + 0.075 + 0.075, 0.025 + 0.225, 0]
-    np.testing.assert_allclose(project(0.25, 0.5, p), expected, atol=1e-6)
+    "atoms between atoms": (0.25, 0.5, [0.4, 0.2, 0.1, 0.3], [0.35, 0.1 + 0.15 + 0.075 + 0.075, 0.025 + 0.225, 0]),
+    "beyond the upper end": (9.0, 1.0, [0.25] * 4, [0, 0, 0, 1]),
+    "beyond the lower end": (-9.0, 1.0, [0.25] * 4, [1, 0, 0, 0]),
+    "terminated, the reward alone": (1.5, 0.0, [0.7, 0.1, 0.1, 0.1], [0, 0.5, 0.5, 0]),
+}
 
 
-def test_beyond_the_ends_everything_goes_to_the_end() -> None:
-    np.testing.assert_allclose(project(9.0, 1.0, [0.25] * 4), [0, 0, 0, 1], atol=1e-6)
-    np.testing.assert_allclose(project(-9.0, 1.0, [0.25] * 4), [1, 0, 0, 0], atol=1e-6)
-
-
-def test_after_a_termination_only_the_reward_is_left() -> None:
-    np.testing.assert_allclose(project(1.5, 0.0, [0.7, 0.1, 0.1, 0.1]), [0, 0.5, 0.5, 0], atol=1e-6)
+@pytest.mark.parametrize("case", PROJECTED)
+def test_projections_by_hand(case: str) -> None:
+    returns, discount, probabilities, expected = PROJECTED[case]
+    np.testing.assert_allclose(project(returns, discount, probabilities), expected, atol=1e-6)
 
 
 def test_a_projection_keeps_the_sum_and_inside_the_ends_the_mean() -> None:
@@ -93,15 +89,14 @@ def test_returns_outside_the_atoms_are_told_once_with_what_to_type() -> None:
     assert watch.look(beyond, returns, 110) is None
 
 
-def test_cross_entropy_by_hand() -> None:
+def test_cross_entropy_mean_value_and_support_by_hand() -> None:
     # softmax([0, log 3]) = [¼, ¾];  −(½ log ¼ + ½ log ¾)
     loss = d4pg.cross_entropy(tf.constant([[0.5, 0.5]]), tf.constant([[0.0, np.log(3.0)]], tf.float32))
     np.testing.assert_allclose(loss, [-0.5 * np.log(0.25) - 0.5 * np.log(0.75)], rtol=1e-6)
-
-
-def test_mean_value_by_hand() -> None:
     logits = tf.constant([[0.0, np.log(3.0)]], tf.float32)
     np.testing.assert_allclose(d4pg.mean_value(logits, np.array([2.0, 10.0], np.float32)), [8.0], rtol=1e-6)  # ½ + 7½
+    support = D4PGSettings(atoms=5, value_min=-1.0, value_max=1.0).support
+    np.testing.assert_array_equal(support, np.array([-1, -0.5, 0, 0.5, 1], np.float32))
 
 
 def test_the_actors_gradient_leads_to_the_more_valuable_atom() -> None:
@@ -115,20 +110,6 @@ def test_the_actors_gradient_leads_to_the_more_valuable_atom() -> None:
     # Q = σ(2 a): −Q = −½, and −dQ/dw = −σ'(0) · 2 · tanh'(0) = −¼ · 2 = −½
     assert float(loss) == pytest.approx(-0.5)
     assert float(tape.gradient(loss, actor)["head/kernel"][0, 0]) == pytest.approx(-0.5)
-
-
-def test_support() -> None:
-    support = D4PGSettings(atoms=5, value_min=-1.0, value_max=1.0).support
-    np.testing.assert_array_equal(support, np.array([-1, -0.5, 0, 0.5, 1], np.float32))
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [({"atoms": 1}, "1 atoms"), ({"value_min": 200.0}, "value_min"), ({"target_period": 0}, "at least 1")],
-)
-def test_settings_that_make_no_sense_are_refused(change: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        D4PGSettings(**change)
 
 
 def columns(updates: int) -> dict[str, np.ndarray]:
@@ -162,9 +143,6 @@ def test_the_critic_learns_the_distribution_of_terminal_rewards() -> None:
     learn(d4pg.make_update(settings), learner, many, 1.0)
     logits = d4pg.critic_logits(learner.groups["critic"], batch["observation"][0], batch["action"][0])
     np.testing.assert_allclose(d4pg.mean_value(logits, settings.support), batch["return"][0], atol=1.5)
-
-
-# --- what prioritized replay needs of the update (train/actorq) -----------------------------------------------------
 
 
 WATCHED = D4PGSettings(minibatch=4, atoms=21, value_min=0.0, value_max=100.0, critic_learning_rate=1e-2)

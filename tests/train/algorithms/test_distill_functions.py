@@ -64,11 +64,6 @@ def test_an_activity_penalty_makes_outputs_zero() -> None:
     assert active[1.0] < 0.7 * active[0.0]
 
 
-def test_the_teacher_hands_over_in_the_first_half() -> None:
-    settings = DistillSettings(teacher_share_first=1.0, teacher_share_last=0.2)
-    assert [distill.teacher_share(settings, s) for s in (0, 0.25, 0.5, 1.0)] == pytest.approx([1.0, 0.6, 0.2, 0.2])
-
-
 def test_only_the_newest_answers_are_kept_and_rows_stay_together() -> None:
     answers = Answers(capacity=6, size=1, actions=1)
     for first in range(0, 12, 4):  # 0 … 11 in batches of 4; 6 … 11 are left

@@ -1,15 +1,13 @@
-"""DQN's pure functions against numbers worked by hand."""
+"""DQN's pure functions against numbers worked by hand, and its ε-greedy actions, plain and held."""
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from quarl.policy.spec import NetworkSpec
-from quarl.train.accelerator.table import build_accelerated_update
 from quarl.train.algorithms import dqn
+from quarl.train.algorithms.common.exploration import EpsilonGreedy
 from quarl.train.algorithms.common.learner import learn
 from quarl.train.algorithms.common.replay import n_step_returns
-from quarl.train.algorithms.common.settings import ENGINES
 from quarl.train.algorithms.dqn import DQNSettings
 
 
@@ -17,11 +15,9 @@ def test_double_targets_by_hand() -> None:
     # Row 0: the online network prefers action 1, which the target network values 10: 1 + 0.9·10 = 10 (not 1 + 0.9·20).
     # Row 1: terminated, so the factor is 0 and only the reward is left.
     targets = dqn.td_targets(
-        tf.constant([1.0, 5.0]),
-        tf.constant([0.9, 0.0]),
-        tf.constant([[2.0, 3.0], [1.0, 0.0]]),
+        tf.constant([1.0, 5.0]), tf.constant([0.9, 0.0]), tf.constant([[2.0, 3.0], [1.0, 0.0]]),
         tf.constant([[20.0, 10.0], [7.0, 7.0]]),
-    )
+    )  # fmt: skip
     np.testing.assert_allclose(targets, [10.0, 5.0])
 
 
@@ -41,11 +37,6 @@ def test_n_step_returns_by_hand() -> None:
 def test_huber_by_hand() -> None:
     np.testing.assert_allclose(dqn.huber(tf.constant([0.5, -1.0, 3.0]), 1.0), [0.125, 0.5, 2.5])
     np.testing.assert_allclose(dqn.huber(tf.constant([3.0]), 2.0), [4.0])  # 2 · (3 − 1)
-
-
-def test_a_replay_too_small_for_one_rollout_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least 1216"):
-        DQNSettings(replay_capacity=1000)
 
 
 def test_the_target_network_is_renewed_every_period_and_only_then() -> None:
@@ -72,29 +63,33 @@ def test_the_target_network_is_renewed_every_period_and_only_then() -> None:
     np.testing.assert_array_equal(learner.groups["target"]["head/bias"], learner.groups["online"]["head/bias"])
 
 
-def test_both_engines_learn_the_same_and_minibatches_may_be_weighted() -> None:
-    network, generator = NetworkSpec((8,)), np.random.default_rng(0)
-    shape = (3, 5)
-    batches = {
-        "observation": generator.normal(size=(*shape, 2)).astype(np.float32),
-        "action": generator.integers(3, size=shape).astype(np.int32),
-        "return": generator.normal(size=shape).astype(np.float32),
-        "discount": np.full(shape, 0.9, np.float32),
-        "next_observation": generator.normal(size=(*shape, 2)).astype(np.float32),
-        "weight": generator.random(shape, dtype=np.float32),
-    }
-    learned = []
-    for engine in ENGINES:
-        settings = DQNSettings(target_period=2, updates=3, minibatch=5, engine=engine)
-        learner = dqn.fresh_learner(np.random.default_rng(1), network, (2,), 3)
-        update = build_accelerated_update("dqn", settings, network) or dqn.make_update(settings, network)
-        metrics, errors = learn(update, learner, batches, 1e-2)
-        learned.append({**{f"{g}/{n}": v for g, w in learner.groups.items() for n, v in w.items()}, "metrics": metrics})
-        learned[-1]["errors"] = errors
-    assert learned[0].keys() == learned[1].keys()
-    for name, value in learned[0].items():
-        np.testing.assert_allclose(value, learned[1][name], rtol=1e-4, atol=1e-6, err_msg=name)
-    # The first minibatch by hand: the loss is the weighted mean of the Huber losses of its errors.
-    size = np.abs(learned[0]["errors"][0])
-    losses = np.where(size <= 1, 0.5 * size**2, size - 0.5)
-    assert learned[0]["metrics"][0, 0] == pytest.approx(float((batches["weight"][0] * losses).mean()), rel=1e-5)
+def values(rows: int) -> np.ndarray:
+    return np.tile(np.array([0.0, 2.0, 1.0], np.float32), (rows, 1))
+
+
+def test_plain_actions_are_greedy_or_uniform() -> None:
+    explore = EpsilonGreedy(3000, longest=1)
+    assert (explore(np.random.default_rng(0), values(3000), 0.0) == 1).all()
+    counts = np.bincount(explore(np.random.default_rng(0), values(3000), 1.0), minlength=3)
+    assert (np.abs(counts - 1000) < 110).all()  # 4 standard deviations of a uniform draw are 103
+    assert (explore(np.random.default_rng(0), values(3000), 0.0) == 1).all()  # nothing is held
+
+
+def test_random_actions_are_held_at_most_to_the_episodes_end() -> None:
+    explore, generator = EpsilonGreedy(4000, longest=4), np.random.default_rng(0)
+    first = explore(generator, values(4000), 1.0)
+    steps = [explore(generator, values(4000), 0.0) for _ in range(4)]
+    held = [((action == first) & (first != 1)).sum() / (first != 1).sum() for action in steps]
+    np.testing.assert_allclose(held, [0.75, 0.5, 0.25, 0.0], atol=0.05)  # durations 1, 2, 3, 4 alike
+    explore(generator, values(4000), 1.0)
+    explore.begin(np.ones(4000, bool))
+    assert (explore(generator, values(4000), 0.0) == 1).all()
+
+
+def test_restored_it_holds_the_same() -> None:
+    one, other = (EpsilonGreedy(50, longest=9) for _ in range(2))
+    one(np.random.default_rng(0), values(50), 0.7)
+    other.restore({name: array.copy() for name, array in one.state().items()})
+    for _ in range(3):
+        a, b = (explore(np.random.default_rng(1), values(50), 0.1) for explore in (one, other))
+        np.testing.assert_array_equal(a, b)

@@ -1,7 +1,5 @@
 """Recurrent PPO's functions: sequences cut from a rollout, states that go on, gradients through time."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -10,7 +8,7 @@ import tensorflow as tf
 
 from quarl.policy.reference import forward_float
 from quarl.policy.spec import Cell, NetworkSpec, Normaliser, Recurrence
-from quarl.train.algorithms.recurrent_ppo import RecurrentPPOSettings, sequences
+from quarl.train.algorithms.recurrent_ppo import sequences
 from quarl.train.methods import refuse_memory
 from quarl.train.networks.recurrent import Memory, unroll_network
 from quarl.train.runs.models import parse_model
@@ -21,11 +19,9 @@ from tests.refusals import refused
 
 TWO = NetworkSpec((9, 11), recurrences=(Recurrence(Cell.GRU, 8, 1), Recurrence(Cell.GRU, 5, 2)))
 SPEC = dataclasses.replace(
-    recurrent_spec("gru"),
-    network=TWO,
-    observation=(recurrent_spec("gru").observation[0], *state_fields(TWO)),
+    recurrent_spec("gru"), network=TWO, observation=(recurrent_spec("gru").observation[0], *state_fields(TWO)),
     normaliser=Normaliser((0.0,) * 7, (1.0,) * 7),
-)
+)  # fmt: skip
 
 
 def test_sequences_are_cut_in_time_and_environments_stay_apart() -> None:
@@ -96,23 +92,13 @@ def test_the_gradient_is_that_of_differences() -> None:
     assert along == pytest.approx((at(1e-4) - at(-1e-4)) / 2e-4, rel=1e-3)
 
 
-def test_settings_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ValueError, match="must divide rollout_steps"):
-        RecurrentPPOSettings(unroll=24)
-    with pytest.raises(ValueError, match="without quantizers"):
-        RecurrentPPOSettings(quantization_bits=8, quant_delay=0.5)
-
-
-def test_a_model_with_a_memory_is_read_where_it_stands() -> None:
+def test_a_model_with_a_memory_is_read_and_wants_its_method() -> None:
     network = parse_model("128,gru-64,32")
     assert network.hidden == (128, 32) and network.recurrences == (Recurrence(Cell.GRU, 64, 1),)
     assert parse_model("gru-16").recurrences == (Recurrence(Cell.GRU, 16, 0),)
     for text in ("gru", "gru-0", "lstm-8", "8,gru-"):
         with refused(SettingsError, "bad_model"):
             parse_model(text)
-
-
-def test_a_memory_wants_the_method_that_trains_it() -> None:
     with refused(TaskError, "method_not_recurrent"):
         refuse_memory("ppo", parse_model("gru-8"))
     with refused(TaskError, "method_needs_recurrence"):

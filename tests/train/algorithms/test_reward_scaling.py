@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from quarl.train.algorithms.a2c import A2CSettings
-from quarl.train.algorithms.common.normalisation import RunningMoments
 from quarl.train.algorithms.common.rollouts import SMALLEST_VARIANCE, RewardScaling
 from quarl.train.algorithms.ppo import PPOSettings
 from quarl.train.runs.checkpoint import load_checkpoint
@@ -28,16 +27,6 @@ def rows(*values: list[float]) -> np.ndarray:
 
 def flags(*values: list[bool]) -> np.ndarray:
     return np.array(values, bool)
-
-
-def test_moments_of_batches_are_those_of_all_rows() -> None:
-    every = np.random.default_rng(0).normal(3.0, 2.0, size=(50, 3))
-    moments = RunningMoments(3)
-    np.testing.assert_array_equal(moments.variance, np.ones(3))
-    for part in np.split(every, [1, 4, 30]):
-        moments.merge(part)
-    np.testing.assert_allclose(moments.mean, every.mean(axis=0))
-    np.testing.assert_allclose(moments.variance, every.var(axis=0))
 
 
 def test_rewards_are_scaled_by_the_return_deviation_by_hand() -> None:
@@ -91,12 +80,6 @@ def test_restored_statistics_go_on_to_the_same_bits() -> None:
     other.restore({name: array.copy() for name, array in one.state().items()})
     for rewards, cut in rollouts[3:]:
         np.testing.assert_array_equal(one(rewards, cut), other(rewards, cut))
-
-
-@pytest.mark.parametrize("clip", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_clip_that_is_none_is_refused(clip: float) -> None:
-    with pytest.raises(ValueError, match="reward_clip=10"):
-        PPOSettings(reward_clip=clip)
 
 
 @pytest.mark.parametrize("options", [PPO, A2C], ids=["ppo", "a2c"])

@@ -19,19 +19,14 @@ from quarl.train.quantization.aware import fake_quantization
 from quarl.train.quantization.fake import QUANTIZER, fake_quantize_weights, scales_of
 from tests.train.algorithms.transitions import draw_batches
 
-# --- the policy -----------------------------------------------------------------------------------------------------
-
 
 def actor(spread: float) -> dict[str, Any]:
     """h = relu(2 s), μ = 3 h + 1, log σ = spread · h − 1."""
     return {
-        "dense_0/kernel": np.array([[2.0]], np.float32),
-        "dense_0/bias": np.zeros(1, np.float32),
-        "head/kernel": np.array([[3.0]], np.float32),
-        "head/bias": np.ones(1, np.float32),
-        LOG_STD_WEIGHTS: np.array([[spread]], np.float32),
-        LOG_STD_BIAS: np.array([-1.0], np.float32),
-    }
+        "dense_0/kernel": np.array([[2.0]], np.float32), "dense_0/bias": np.zeros(1, np.float32),
+        "head/kernel": np.array([[3.0]], np.float32), "head/bias": np.ones(1, np.float32),
+        LOG_STD_WEIGHTS: np.array([[spread]], np.float32), LOG_STD_BIAS: np.array([-1.0], np.float32),
+    }  # fmt: skip
 
 
 def test_two_heads_on_one_trunk_by_hand_for_arrays_and_tensors() -> None:
@@ -75,10 +70,7 @@ def test_the_density_stays_finite_where_tanh_is_one(end: float) -> None:
     assert float(tape.gradient(log_probability, mean)[0, 0]) == pytest.approx(np.sign(end) * 2.0)
 
 
-# --- losses ---------------------------------------------------------------------------------------------------------
-
-
-def test_soft_targets_by_hand() -> None:
+def test_targets_and_losses_by_hand() -> None:
     # Row 0: 1 + ½ (min(10, 4) − 2 · 3) = 0. Row 1: 1 + ½ (min(2, 8) + 2 · 1) = 3. Row 2 terminated: its reward alone.
     values = [tf.constant([10.0, 2.0, 7.0]), tf.constant([4.0, 8.0, 7.0])]
     logs = tf.constant([3.0, -1.0, 9.0])
@@ -86,42 +78,19 @@ def test_soft_targets_by_hand() -> None:
         tf.constant([1.0, 1.0, 5.0]), tf.constant([0.5, 0.5, 0.0]), values, logs, tf.constant(2.0)
     )
     np.testing.assert_allclose(targets, [0, 3, 5])
-
-
-def test_actor_loss_by_hand() -> None:
     # ½ [(2 · 3 − 4) + (2 · (−1) − 2)] = −1
     values = [tf.constant([10.0, 2.0]), tf.constant([4.0, 8.0])]
     assert float(sac.actor_loss(tf.constant([3.0, -1.0]), values, tf.constant(2.0))) == -1.0
-
-
-def test_temperature_loss_and_its_slope_by_hand() -> None:
     # α = 3, log π = 0.5 and 1.5, H̄ = −2: L = −3 · mean(−1.5, −0.5) = 3 = dL/d log α.
     # The entropy −1 is above H̄, so that a step down this slope makes α smaller.
-    log_temperature, logs = tf.constant(np.log(3.0), tf.float32), tf.constant([0.5, 1.5])
+    log_temperature, given = tf.constant(np.log(3.0), tf.float32), tf.constant([0.5, 1.5])
     with tf.GradientTape() as tape:
-        tape.watch([log_temperature, logs])
-        loss = sac.temperature_loss(log_temperature, logs, -2.0)
+        tape.watch([log_temperature, given])
+        loss = sac.temperature_loss(log_temperature, given, -2.0)
     assert float(loss) == pytest.approx(3.0, rel=1e-6)
-    slope, through = tape.gradient(loss, [log_temperature, logs])
+    slope, through = tape.gradient(loss, [log_temperature, given])
     assert float(slope) == pytest.approx(3.0, rel=1e-6)
     assert through is None  # the policy is not moved by it
-
-
-# --- settings and the update ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"temperature": 0.0}, "temperature"),
-        ({"target_entropy": float("-inf")}, "target_entropy"),
-        ({"temperature_learning_rate": 0.0}, "temperature_learning_rate"),
-        ({"learning_starts": 1}, "at least 8"),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(change: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        SACSettings(**change)
 
 
 SMALL = SACSettings(critic_hidden=(8,), actor_learning_rate=1e-3, critic_learning_rate=1e-2)
@@ -182,9 +151,6 @@ def test_many_updates_in_one_call_are_the_same_as_one_by_one() -> None:
     for group, arrays in together.groups.items():
         for name, array in arrays.items():
             np.testing.assert_allclose(array, single.groups[group][name], atol=1e-6, err_msg=f"{group} {name}")
-
-
-# --- what is deployed -----------------------------------------------------------------------------------------------
 
 
 def test_quantizers_leave_the_layer_of_log_std_alone() -> None:

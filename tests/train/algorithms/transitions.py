@@ -1,7 +1,5 @@
 """Random transitions for updates worked by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 
 
@@ -14,9 +12,6 @@ def draw_batches(
         return generator.normal(size=(updates, size, *shape)).astype(np.float32)
 
     return {
-        "observation": normal(observations),
-        "action": np.tanh(normal(actions)),
-        "return": normal(),
-        "discount": np.full((updates, size), 0.9, np.float32),
-        "next_observation": normal(observations),
-    }
+        "observation": normal(observations), "action": np.tanh(normal(actions)), "return": normal(),
+        "discount": np.full((updates, size), 0.9, np.float32), "next_observation": normal(observations),
+    }  # fmt: skip

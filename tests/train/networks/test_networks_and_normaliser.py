@@ -42,11 +42,9 @@ def test_adam_by_hand() -> None:
 
 def test_mlp_by_hand() -> None:
     weights = {
-        "dense_0/kernel": np.array([[1.0, -1.0]], np.float32),
-        "dense_0/bias": np.array([0.0, 1.0], np.float32),
-        "head/kernel": np.array([[2.0], [3.0]], np.float32),
-        "head/bias": np.array([0.5], np.float32),
-    }
+        "dense_0/kernel": np.array([[1.0, -1.0]], np.float32), "dense_0/bias": np.array([0.0, 1.0], np.float32),
+        "head/kernel": np.array([[2.0], [3.0]], np.float32), "head/bias": np.array([0.5], np.float32),
+    }  # fmt: skip
     # x = 3: hidden [3, −2] → [3, 0] → 6.5;  x = −1: hidden [−1, 2] → [0, 2] → 6.5;  x = 0: [0, 1] → 3.5
     outputs = mlp(weights, np.array([[3.0], [-1.0], [0.0]], np.float32))
     np.testing.assert_array_equal(outputs[:, 0], [6.5, 6.5, 3.5])
@@ -94,13 +92,14 @@ def test_sampled_actions_follow_the_distribution() -> None:
     np.testing.assert_allclose(np.exp(log_probabilities), np.array([0.1, 0.6, 0.3])[actions], rtol=1e-5)
 
 
-def test_statistics_of_batches_are_those_of_everything() -> None:
+def test_statistics_are_of_all_rows_and_freeze_to_the_same_bits() -> None:
     rows = np.random.default_rng(0).normal([1.0, -50.0], [2.0, 30.0], size=(1000, 2)).astype(np.float32)
     normaliser = RunningNormaliser(2, until=10_000)
     for part in np.split(rows, [10, 400]):
         normaliser.update(part)
     np.testing.assert_allclose(normaliser.mean, rows.mean(axis=0), rtol=1e-5)
     np.testing.assert_allclose(normaliser.scale, rows.std(axis=0), rtol=1e-5)
+    np.testing.assert_array_equal(normaliser(rows), normalise(normaliser.frozen(), rows))
 
 
 def test_statistics_stand_still_after_enough_rows() -> None:
@@ -109,13 +108,6 @@ def test_statistics_stand_still_after_enough_rows() -> None:
     normaliser.update(np.full((100, 1), 1000.0, np.float32))
     assert (normaliser.mean[0], normaliser.scale[0]) == (1.0, 1.0)
     np.testing.assert_array_equal(normaliser(np.array([[3.0], [1000.0]], np.float32))[:, 0], [2.0, CLIP])
-
-
-def test_the_frozen_normaliser_gives_the_same_bits_in_the_contract() -> None:
-    rows = np.random.default_rng(0).normal(3.0, 7.0, size=(500, 5)).astype(np.float32)
-    normaliser = RunningNormaliser(5, until=500)
-    normaliser.update(rows)
-    np.testing.assert_array_equal(normaliser(rows), normalise(normaliser.frozen(), rows))
 
 
 def test_elements_constant_in_training_are_ignored() -> None:

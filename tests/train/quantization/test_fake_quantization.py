@@ -1,7 +1,5 @@
 """Fake quantization: by hand, arrays against tensors, and against the integers that are exported."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
@@ -13,16 +11,12 @@ from quarl.policy.reference import normalise
 from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import (
     INPUT,
-    DiscreteHead,
-    EnvironmentSpec,
     NetworkSpec,
     Normaliser,
-    ObservationField,
     PolicySpec,
     TrainedQuantization,
     WeightRange,
 )
-from quarl.train.algorithms.ppo import PPOSettings
 from quarl.train.networks.forward import activations, mlp, relu
 from quarl.train.networks.weights import initial_weights
 from quarl.train.quantization.aware import QuantizationAware, best_top
@@ -34,23 +28,11 @@ from quarl.train.quantization.fake import (
     fake_quantize_weights,
     scales_of,
 )
-from quarl.train.runs.presets import SettingsError, build
+from tests.train.actorq.small_plans import make_spec
 
 NETWORK = NetworkSpec((16, 12))
+SPEC = make_spec(hidden=NETWORK.hidden, size=6)
 GRIDS = [(8, WeightRange.LARGEST), (5, WeightRange.LARGEST), (4, WeightRange.LARGEST), (2, WeightRange.MEAN)]
-
-
-def spec(quantization: TrainedQuantization) -> PolicySpec:
-    return PolicySpec(
-        name="tiny",
-        observation=(ObservationField("x", (6,), "m"),),
-        normaliser=Normaliser((0.1,) * 6, (1.5,) * 6, 5.0),
-        network=NETWORK,
-        head=DiscreteHead(("a", "b", "c")),
-        control_period_s=0.1,
-        environment=EnvironmentSpec("Tiny-v0"),
-        quantization=quantization,
-    )
 
 
 def trained(bits: int, weight_range: WeightRange) -> tuple[PolicySpec, dict[str, np.ndarray], np.ndarray]:
@@ -59,11 +41,15 @@ def trained(bits: int, weight_range: WeightRange) -> tuple[PolicySpec, dict[str,
     weights = initial_weights(generator, NETWORK, (6,), 3, head_gain=1.0)
     weights |= {n: 0.3 * generator.standard_normal(w.shape, np.float32) for n, w in weights.items() if "bias" in n}
     observations = 2 * generator.standard_normal((500, 6), np.float32)
-    inputs = normalise(Normaliser((0.1,) * 6, (1.5,) * 6, 5.0), observations)
+    inputs = normalise(SPEC.normaliser, observations)
     ranges = {INPUT: (float(inputs.min()), float(inputs.max()))}
     for name, values in zip(NETWORK.hidden_names, activations(NETWORK, weights, inputs), strict=True):
         ranges[name] = (0.0, 0.9 * float(values.max()))  # some are cut
-    return spec(TrainedQuantization(bits, ranges, weight_range)), weights, observations
+    return (
+        dataclasses.replace(SPEC, quantization=TrainedQuantization(bits, ranges, weight_range)),
+        weights,
+        observations,
+    )
 
 
 def rounded(policy: PolicySpec, weights: Any) -> Any:
@@ -155,11 +141,6 @@ def test_a_range_ends_where_few_levels_lose_least() -> None:
     assert best_top(np.zeros(5, np.float32), 4) == 0.0
 
 
-def test_the_delay_is_a_share_or_a_number_of_steps() -> None:
-    delays = [PPOSettings(quant_delay=delay).delay_steps(1000) for delay in (0.0, 0.25, 1.0, 300.0)]
-    assert delays == [0, 250, 1000, 300]
-
-
 def test_quantizers_begin_after_the_delay_and_follow_the_ranges() -> None:
     aware = QuantizationAware(NETWORK, 4, 50)
     weights = initial_weights(np.random.default_rng(0), NETWORK, (6,), 3, head_gain=1.0)
@@ -182,24 +163,3 @@ def test_quantizers_begin_after_the_delay_and_follow_the_ranges() -> None:
     assert {k: v.tolist() for k, v in twin.scales.items()} == {k: v.tolist() for k, v in aware.scales.items()}
     normaliser = Normaliser((0.0,) * 6, (1.0,) * 6)
     assert twin.policy(weights, normaliser).quantization == aware.policy(weights, normaliser).quantization is not None
-
-
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ({"quantization_bits": 9}, "2 … 8"),
-        ({"quantization_bits": 1}, "2 … 8"),
-        ({"quantization_bits": 4, "compute": "bfloat16"}, "float32"),
-        ({"quant_delay": -0.1}, "quant_delay"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused(values: dict[str, Any], words: str) -> None:
-    with pytest.raises(SettingsError, match=words):
-        build(PPOSettings, values)
-
-
-def test_a_delay_that_never_ends_is_refused() -> None:
-    settings = PPOSettings(quantization_bits=4, quant_delay=5000.0, normaliser_steps=10)
-    with pytest.raises(ValueError, match="would be quantized"):
-        settings.check_run(5000, False)
-    dataclasses.replace(settings, quantization_bits=32).check_run(5000, False)

@@ -17,7 +17,6 @@ from quarl.train.quantization.mixed_precision import (
     Compute,
     apply_if_finite,
     cast,
-    check_compute,
     fresh_loss_scale,
     gradients_of,
     slower_here,
@@ -90,18 +89,6 @@ def test_layer_normalisation_stays_float32(compute: Compute) -> None:
         np.testing.assert_allclose(normalised, [[-1.0, 1.0]], atol=1e-4)
 
 
-def test_a_master_copy_remembers_steps_that_sixteen_bits_forget() -> None:
-    # bfloat16 has no number between 1 and 1 + 2⁻⁷: a hundred steps of 10⁻⁴ are nothing to it.
-    master, half = tf.constant(1.0), tf.constant(1.0, tf.bfloat16)
-    for _ in range(100):
-        master, half = master - 1e-4, half - tf.constant(1e-4, tf.bfloat16)
-    assert float(half) == 1.0
-    assert float(tf.cast(master, tf.bfloat16)) < 1.0
-
-
-# --- loss scaling -------------------------------------------------------------------------------------------------
-
-
 def step(state: dict, factor: float) -> tuple[dict, dict]:
     """One step of gradient descent on w · factor in float16; the new state, and the gradients."""
     weights = {"w": tf.constant(state["weights"]["w"])}
@@ -120,11 +107,6 @@ def fresh(scale: float) -> dict:
     }
 
 
-def test_only_float16_has_a_scale() -> None:
-    assert fresh_loss_scale(Compute.FLOAT32) == fresh_loss_scale(Compute.BFLOAT16) == {}
-    assert fresh_loss_scale(Compute.FLOAT16)["scale"] == 32768
-
-
 def test_a_gradient_that_would_vanish_survives_by_the_scale() -> None:
     # 2⁻²⁰ · ½ · … : the smallest float16 is 2⁻²⁴. The gradient 2⁻²⁶ is made of 2⁻¹³ of the loss and 2⁻¹³ of the factor.
     def gradient(loss_scale: dict) -> float:
@@ -135,6 +117,7 @@ def test_a_gradient_that_would_vanish_survives_by_the_scale() -> None:
             loss = tf.reduce_sum(output) * 2.0**-13
         return float(gradients_of(tape, loss, weights, loss_scale)[0]["w"][0])
 
+    assert fresh_loss_scale(Compute.FLOAT32) == fresh_loss_scale(Compute.BFLOAT16) == {}
     assert gradient({}) == 0.0
     assert gradient(fresh_loss_scale(Compute.FLOAT16)) == 2.0**-26
 
@@ -150,32 +133,14 @@ def test_an_overflow_halves_the_scale_and_skips_the_step() -> None:
     assert state["weights"]["w"] == -1.0
 
 
-def test_the_loss_scale_grows_and_an_overflow_resets_the_count(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_loss_scale_grows_and_an_overflow_resets_the_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mixed_precision, "GROWTH_INTERVAL", 3)
     state, scales = fresh(8.0), []
+    assert step(fresh(1.0), np.inf)[0]["loss_scale"]["scale"] == 1.0, "it does not fall below 1"
     for factor in (0.5, 0.5, 0.5, 0.5, np.inf, 0.5, 0.5, 0.5):
         state, _ = step(state, factor)
         scales.append(float(state["loss_scale"]["scale"][0]))
     assert scales == [8, 8, 16, 16, 8, 8, 8, 16]
-
-
-def test_the_scale_does_not_fall_below_one() -> None:
-    assert step(fresh(1.0), np.inf)[0]["loss_scale"]["scale"] == 1.0
-
-
-# --- convolutions -------------------------------------------------------------------------------------------------
-
-
-def test_a_kernels_gradient_by_hand() -> None:
-    # One channel, kernel 2 × 2, stride 1, an input of 3 × 3: four places, each sees one corner of the input.
-    inputs = tf.reshape(tf.range(9.0), (1, 3, 3, 1))  # 0 1 2 / 3 4 5 / 6 7 8
-    gradient = tf.reshape(tf.constant([1.0, 10.0, 100.0, 1000.0]), (1, 2, 2, 1))
-    to_kernel, to_bias = mixed_precision.parameter_gradients(inputs, gradient, (2, 2, 1, 1), 1)
-    # Upper left: 0·1 + 1·10 + 3·100 + 4·1000; the others see the input one to the right, one below, or both.
-    np.testing.assert_array_equal(tf.reshape(to_kernel, (2, 2)), [[4310, 5421], [7643, 8754]])
-    np.testing.assert_array_equal(to_bias, [1111])
 
 
 @pytest.mark.parametrize(("side", "size", "stride"), [(84, 8, 4), (20, 4, 2), (9, 3, 1), (13, 4, 2), (11, 4, 4)])
@@ -214,32 +179,18 @@ def test_convolution_gradients_equal_tensorflows_for_any_stride(size: int, strid
         np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-3)
 
 
-# --- the processor, and the command -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("flags", "compute", "slow"),
-    [
-        ("flags : fpu avx512f avx512_bf16", Compute.BFLOAT16, False),
-        ("flags : fpu avx512f", Compute.BFLOAT16, True),
-        ("flags : fpu avx512_bf16", Compute.FLOAT16, True),
-        ("Features : fp asimd asimdhp", Compute.FLOAT16, False),
-        ("flags : fpu", Compute.FLOAT32, False),
-    ],
-)
+@pytest.mark.parametrize(("flags", "compute", "slow"), [
+    ("flags : fpu avx512f avx512_bf16", Compute.BFLOAT16, False),
+    ("flags : fpu avx512f", Compute.BFLOAT16, True),
+    ("flags : fpu avx512_bf16", Compute.FLOAT16, True),
+    ("Features : fp asimd asimdhp", Compute.FLOAT16, False),
+    ("flags : fpu", Compute.FLOAT32, False),
+])  # fmt: skip
 def test_a_processor_without_the_unit_is_named(flags: str, compute: Compute, slow: bool, tmp_path: Path) -> None:
     (tmp_path / "cpuinfo").write_text(f"processor : 0\n{flags}\n")
     message = slower_here(compute, tmp_path / "cpuinfo")
     assert (message is not None and "slower" in message) == slow
     assert slower_here(compute, tmp_path / "absent") is None
-
-
-def test_what_cannot_be_computed_is_refused() -> None:
-    with pytest.raises(ValueError, match="float32, bfloat16, float16"):
-        check_compute("half")
-    with pytest.raises(ValueError, match="engine numpy"):
-        check_compute("bfloat16", "numpy")
-    check_compute("float32", "numpy")
 
 
 COMPILED = ["--set", 'engine="tensorflow"']
@@ -267,6 +218,7 @@ OFF_POLICY = ["--task", "Pendulum-v1", "--set", "learning_starts=64", "--set", "
 OTHERS = {
     "ppo": ["--task", "CartPole-v1", "--set", "rollout_steps=32", "--set", "minibatch=32", *COMPILED],
     "a2c": ["--task", "CartPole-v1", "--set", "rollout_steps=32", *COMPILED],
+    "dqn": ["--task", "CartPole-v1", "--set", "learning_starts=64", "--set", "minibatch=32", *COMPILED],
     "ddpg": [*OFF_POLICY, *COMPILED],
     "d4pg": OFF_POLICY,
     "sac": OFF_POLICY,
@@ -274,43 +226,19 @@ OTHERS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("method", "compute"), [*((method, "bfloat16") for method in OTHERS), ("sac", "float16")])
+@pytest.mark.parametrize(
+    ("method", "compute"), [*((method, "bfloat16") for method in OTHERS), ("sac", "float16"), ("dqn", "float16")]
+)
 def test_every_algorithm_learns_in_either_type_and_goes_on(method: str, compute: str, tmp_path: Path) -> None:
     options = [*FEW, *OTHERS[method], "--method", method, "--output-path", str(tmp_path / "run")]
     assert command.main([*options, "--mixed-precision", compute]) == 0
     arrays = load_checkpoint(tmp_path / TRAINING_FOLDER / "run").arrays
     scales = [name for name in arrays if name.endswith("loss_scale/scale")]
     assert len(scales) == (0 if compute == "bfloat16" else 2 if method in ("ddpg", "d4pg", "sac") else 1)
-    moments = [value for name, value in arrays.items() if "_second/" in name]
+    moments = [value for name, value in arrays.items() if "second/" in name]
     assert all(value.dtype == np.float32 for value in moments)
     assert any(value.any() for value in moments)  # it did learn
     assert command.main([*options, "--mixed-precision", compute, "--resume"]) == 0
-
-
-@pytest.mark.slow
-def test_a_run_goes_on_with_its_loss_scale_and_only_in_its_own_precision(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert train(tmp_path / "run", "--mixed-precision", "float16") == 0
-    checkpoint = load_checkpoint(tmp_path / TRAINING_FOLDER / "run")
-    assert checkpoint.group("loss_scale")["scale"].shape == (1,)
-    assert checkpoint.group("loss_scale")["good"] + 0 >= 0
-    assert train(tmp_path / "run", "--mixed-precision", "bfloat16", "--resume") == 2
-    assert "compute" in capsys.readouterr().err
-    assert train(tmp_path / "run", "--mixed-precision", "float16", "--resume") == 0
-
-
-@pytest.mark.slow
-def test_a_checkpoint_from_before_the_choice_is_one_of_float32(tmp_path: Path) -> None:
-    from quarl.train.runs.checkpoint import Checkpoint, save_checkpoint
-
-    assert train(tmp_path / "run") == 0
-    folder = tmp_path / TRAINING_FOLDER / "run"
-    checkpoint = load_checkpoint(folder)
-    facts = json.loads(json.dumps(checkpoint.facts))
-    del facts["identity"]["settings"]["compute"]
-    save_checkpoint(folder, Checkpoint(checkpoint.arrays, facts))
-    assert train(tmp_path / "run", "--resume") == 0
 
 
 def test_a_settings_file_that_chose_numpy_is_overruled(tmp_path: Path) -> None:
@@ -318,13 +246,3 @@ def test_a_settings_file_that_chose_numpy_is_overruled(tmp_path: Path) -> None:
     assert json.loads((FOLDER / "classic" / "CartPole-v1-dqn.json").read_text())["settings"]["engine"] == "numpy"
     assert command.main([*few, "--mixed-precision", "bfloat16", "--output-path", str(tmp_path / "run")]) == 0
     assert Bundle.load(tmp_path / "run").spec.provenance["settings"]["engine"] == "tensorflow"
-
-
-def test_wrong_types_and_methods_without_the_choice_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert train(tmp_path / "a", "--mixed-precision", "int8") == 2
-    assert "float32, bfloat16, float16" in capsys.readouterr().err
-    distill = ["--task", "CartPole-v1", "--policy", "I", "--method", "distill", "--quiet", "--steps", "8"]
-    assert command.main([*distill, "--mixed-precision", "bfloat16", "--output-path", str(tmp_path / "b")]) == 2
-    assert "in float32 only" in capsys.readouterr().err

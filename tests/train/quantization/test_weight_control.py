@@ -3,9 +3,6 @@
 That both engines agree is in ``test_by_hand.py``.
 """
 
-from __future__ import annotations
-
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,9 +20,7 @@ from quarl.train.algorithms.common.actor_critic import ActorCritic
 from quarl.train.algorithms.common.deterministic import fresh_learner
 from quarl.train.algorithms.common.distributions import Categorical
 from quarl.train.quantization.weight_control import OFF, WeightControl
-from quarl.train.runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from quarl.train.runs.presets import SettingsError, build
-from quarl.train.runs.request import TRAINING_FOLDER
 from tests.refusals import refused
 
 NETWORK = NetworkSpec((8,))
@@ -50,9 +45,6 @@ def arrays() -> dict[str, np.ndarray]:
 
 def others(weights: dict[str, Any]) -> list[float]:
     return [float(np.asarray(value)[0]) for name, value in sorted(weights.items()) if not name.endswith("kernel")]
-
-
-# --- by hand --------------------------------------------------------------------------------------------------------
 
 
 def test_clipping_by_hand() -> None:
@@ -106,9 +98,6 @@ def test_without_them_nothing_is_touched() -> None:
     assert all(np.array_equal(weights[name], value) for name, value in arrays().items())
 
 
-# --- whose kernels they hold ----------------------------------------------------------------------------------------
-
-
 def largest(weights: dict[str, Any]) -> dict[str, float]:
     """|W|'s largest of every kernel, in units of 1 / √fan_in."""
     return {
@@ -125,29 +114,25 @@ def transitions(actions: np.ndarray) -> dict[str, Any]:
     return {name: tf.constant(value) for name, value in {**columns, **numbers, "action": actions}.items()}
 
 
-@pytest.mark.parametrize("method", ["ddpg", "d4pg"])
-def test_the_actor_is_held_and_the_critic_is_not(eagerly: None, method: str) -> None:
-    module: Any = {"ddpg": ddpg, "d4pg": d4pg}[method]
-    settings: Any = (ddpg.DDPGSettings if method == "ddpg" else d4pg.D4PGSettings)(weight_clip=0.5)
-    outputs = 1 if method == "ddpg" else settings.atoms
-    learner = fresh_learner(np.random.default_rng(1), NETWORK, NETWORK, (3,), 2, critic_outputs=outputs)
-    batches = transitions(GENERATOR.standard_normal((2, 4, 2), np.float32).clip(-1, 1))
+@pytest.mark.parametrize("method", ["d4pg", "sac"])
+def test_the_actor_is_held_but_for_log_std_and_no_critic(eagerly: None, method: str) -> None:
+    batches, generator = (
+        transitions(GENERATOR.standard_normal((2, 4, 2), np.float32).clip(-1, 1)),
+        np.random.default_rng(1),
+    )
+    if method == "d4pg":
+        settings: Any = d4pg.D4PGSettings(weight_clip=0.5)
+        learner = fresh_learner(generator, NETWORK, NETWORK, (3,), 2, critic_outputs=settings.atoms)
+    else:
+        settings = sac.SACSettings(weight_clip=0.5, actor_learning_rate=10.0, critic_hidden=(8,))
+        learner = sac.fresh_learner(generator, NETWORK, (3,), 2, settings)
+        batches |= {name: tf.constant(value) for name, value in sac.draws(GENERATOR, (2, 4, 2)).items()}
     groups = {name: {key: tf.constant(value) for key, value in group.items()} for name, group in learner.groups.items()}
-    state, _ = module.make_update(settings)(groups, batches, tf.constant(0), tf.constant(1.0))
+    update = (d4pg if method == "d4pg" else sac).make_update(settings)
+    state, _ = update(groups, batches, tf.constant(0), tf.constant(1.0))
     assert largest(learner.groups["actor"])["dense_0/kernel"] > 0.6
-    assert largest(state["actor"])["dense_0/kernel"] == pytest.approx(0.5)
-    assert largest(state["critic"])["0/dense_0/kernel"] > 0.6
-
-
-def test_sac_clips_the_actor_except_log_std_and_no_critic(eagerly: None) -> None:
-    settings = sac.SACSettings(weight_clip=0.5, actor_learning_rate=10.0, critic_hidden=(8,))
-    learner = sac.fresh_learner(np.random.default_rng(1), NETWORK, (3,), 2, settings)
-    noise = {name: tf.constant(value) for name, value in sac.draws(GENERATOR, (2, 4, 2)).items()}
-    batches = transitions(GENERATOR.standard_normal((2, 4, 2), np.float32).clip(-1, 1)) | noise
-    groups = {name: {key: tf.constant(value) for key, value in group.items()} for name, group in learner.groups.items()}
-    state, _ = sac.make_update(settings)(groups, batches, tf.constant(0), tf.constant(1.0))
     assert max(largest(state["actor"]).values()) == pytest.approx(0.5)
-    assert np.abs(state["actor"][sac.LOG_STD_WEIGHTS]).max() > 1.0
+    assert method == "d4pg" or np.abs(state["actor"][sac.LOG_STD_WEIGHTS]).max() > 1.0
     assert largest(state["critic"])["0/dense_0/kernel"] > 0.6
 
 
@@ -166,9 +151,6 @@ def test_of_a_shared_trunk_the_value_is_not_held(eagerly: None) -> None:
     assert largest(state["value"])["head/kernel"] > 0.6
 
 
-# --- as settings ----------------------------------------------------------------------------------------------------
-
-
 def test_as_settings_they_are_off_typed_and_checked() -> None:
     kinds = ppo.PPOSettings, a2c.A2CSettings, dqn.DQNSettings, ddpg.DDPGSettings, d4pg.D4PGSettings, sac.SACSettings
     for kind in kinds:
@@ -176,17 +158,9 @@ def test_as_settings_they_are_off_typed_and_checked() -> None:
         assert build(kind, {"weight_decay": 1, "weight_clip": 2.5}).weight_control == WeightControl(1.0, 2.5)
     with refused(SettingsError, "settings", shows=["weight_decay", "'1'"]):
         build(dqn.DQNSettings, {"weight_decay": "1"})
-    for wrong in (-1.0, float("nan"), float("inf")):
-        with pytest.raises(ValueError, match="positive number such"):
-            dqn.DQNSettings(weight_clip=wrong)
-    for wrong in (-0.1, 1000.0, float("nan")):
-        with pytest.raises(ValueError, match=r"Type --set weight_decay=0\.1"):
-            ddpg.DDPGSettings(weight_decay=wrong)  # the actor's learning rate is 0.001
 
 
-def test_weight_clipping_holds_and_older_checkpoints_have_none(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_weight_clipping_holds(tmp_path: Path) -> None:
     few = ["--task", "CartPole-v1", "--method", "dqn", "--quiet", "--steps", "2048", "--final-episodes", "1"]
     plain, held = ([*few, "--output-path", str(tmp_path / name)] for name in ("plain", "held"))
     assert command.main(plain) == 0
@@ -196,12 +170,3 @@ def test_weight_clipping_holds_and_older_checkpoints_have_none(
     assert max(largest(bundle.weights()).values()) == pytest.approx(1.0)
     settings = bundle.spec.provenance["settings"]
     assert (settings["weight_clip"], settings["weight_decay"]) == (1.0, 0.5)
-
-    folder = tmp_path / TRAINING_FOLDER / "plain"
-    checkpoint = load_checkpoint(folder)
-    facts = json.loads(json.dumps(checkpoint.facts))
-    del facts["identity"]["settings"]["weight_decay"], facts["identity"]["settings"]["weight_clip"]
-    save_checkpoint(folder, Checkpoint(checkpoint.arrays, facts))
-    assert command.main([*plain, "--resume", "--set", "weight_clip=1"]) == 2
-    assert "settings.weight_clip = 0.0" in capsys.readouterr().err.replace("\n", " ")
-    assert command.main([*plain, "--resume"]) == 0

@@ -88,9 +88,7 @@ def test_a_killed_run_with_a_curriculum_goes_on_to_the_same_bits(
     assert spec.environment.settings == {"preset": "hard"}, "judged on the whole task"
 
 
-def test_a_run_is_not_resumed_with_a_curriculum_that_it_did_not_have(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_is_not_resumed_with_another_curriculum(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = [*SMALL, "--method", "ppo", *METHODS["ppo"], "--minutes", "0", "--quiet"]
     assert train(tmp_path / "I", *options) == 0
     assert "zone" not in curve(tmp_path / "I")[0]

@@ -1,7 +1,5 @@
 """A policy of depth pictures and vectors, distilled from one of range rays: small runs, typed as a user types them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -33,9 +31,7 @@ def train(output: Path, *options: str) -> int:
     return command.main([*SMALL, *teacher, *options, "--output-path", str(output)])
 
 
-def test_a_run_writes_a_bundle_and_resumes_after_an_interruption(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_writes_a_bundle_and_is_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(tmp_path / "whole", *STEPS) == 0
     assert train(tmp_path / "parts", *STEPS, "--minutes", "0") == 0  # one iteration
     assert train(tmp_path / "parts", *STEPS, "--resume") == 0
@@ -70,23 +66,3 @@ def test_a_run_writes_a_bundle_and_resumes_after_an_interruption(
     assert len(json.loads(capsys.readouterr().out)["results"]) == 2 * 4
     assert evaluate.main([*flown, "--task", "navigation"]) == 1
     assert "field 0" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--method", "ppo"], ["--method ppo", "learns from images", "--method distill"]),
-        (["--model", "64,64"], ["has no convolutions", "--model nature"]),
-        (
-            ["--precision", "8", "--quantization-method", "quantization-aware"],
-            ["quantization-aware distillation requires"],
-        ),
-    ],
-)
-def test_what_cannot_learn_it_is_refused(
-    options: list[str], words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert train(tmp_path / "x", *options) == 2
-    message = capsys.readouterr().err
-    for word in words:
-        assert word in message

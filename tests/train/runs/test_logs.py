@@ -15,12 +15,21 @@ def write(folder: Path, steps: range, resume_from: int | None = None) -> None:
     log.close()
 
 
-def test_rows_can_be_read_back_and_gaps_stay_gaps(tmp_path: Path) -> None:
+def test_rows_are_read_back_by_tensorboard_too_and_drawn(tmp_path: Path) -> None:
     write(tmp_path, range(10, 40, 10))
-    rows = read_rows((tmp_path / "learning_curve.csv").read_text())
+    text = (tmp_path / "learning_curve.csv").read_text()
+    rows = read_rows(text)  # where gaps stay gaps
     assert column(rows, "return") == ([10, 20, 30], [5, 10, 15])
     assert column(rows, "greedy_success_hard") == ([20], [0.5])
     assert column(rows, "success") == ([], [])
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert events.Tags()["scalars"] == ["return", "greedy_success_hard"]
+    assert [(event.step, event.value) for event in events.Scalars("return")] == [(10, 5.0), (20, 10.0), (30, 15.0)]
+    assert [event.step for event in events.Scalars("greedy_success_hard")] == [20]
+    picture = draw_curve(text, "a title")
+    assert picture.startswith(b"\x89PNG")
+    assert picture != draw_curve(text, "another title")
 
 
 def test_resuming_drops_what_came_after_the_checkpoint(tmp_path: Path) -> None:
@@ -32,26 +41,9 @@ def test_resuming_drops_what_came_after_the_checkpoint(tmp_path: Path) -> None:
     assert column(rows, "return") == ([10, 20, 30, 40], [5, 10, 15, 20])
 
 
-def test_tensorboard_reads_the_events(tmp_path: Path) -> None:
-    write(tmp_path, range(10, 40, 10))
-    events = EventAccumulator(str(tmp_path))
-    events.Reload()
-    assert events.Tags()["scalars"] == ["return", "greedy_success_hard"]
-    assert [(event.step, event.value) for event in events.Scalars("return")] == [(10, 5.0), (20, 10.0), (30, 15.0)]
-    assert [event.step for event in events.Scalars("greedy_success_hard")] == [20]
-
-
 def test_checksums_of_records_by_hand() -> None:
     assert crc32c(b"123456789") == 0xE3069283  # the check value of CRC-32C
     assert mask_crc(0x80000001) == 0x30000 + 0xA282EAD8  # the outer bits come together in the middle: 1 0000 and 2 0000
-
-
-def test_the_picture_is_a_png_that_shows_what_there_is(tmp_path: Path) -> None:
-    write(tmp_path, range(10, 40, 10))
-    text = (tmp_path / "learning_curve.csv").read_text()
-    picture = draw_curve(text, "a title")
-    assert picture.startswith(b"\x89PNG")
-    assert picture != draw_curve(text, "another title")
 
 
 def test_a_thinned_curve_keeps_evaluations_and_ended_episodes() -> None:

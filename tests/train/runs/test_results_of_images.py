@@ -1,7 +1,5 @@
 """What is recorded of an image task: few images, as uint8, and the same greedy actions as the reference."""
 
-from __future__ import annotations
-
 import json
 import sys
 import types
@@ -70,24 +68,14 @@ def evaluate(decide: Decide, episodes: int, seed: int, preset: str) -> Evaluatio
 
 
 TASK = Task(
-    name="pictures",
-    environment=EnvironmentSpec("Pictures-v0"),
-    observation=(ObservationField("screen", SHAPE, "grey level"),),
-    head=DiscreteHead(("stay", "left", "right")),
-    control_period_s=1 / 15,
-    presets=("",),
-    make=Pictures,
-    evaluate=evaluate,
-)
+    name="pictures", environment=EnvironmentSpec("Pictures-v0"),
+    observation=(ObservationField("screen", SHAPE, "grey level"),), head=DiscreteHead(("stay", "left", "right")),
+    control_period_s=1 / 15, presets=("",), make=Pictures, evaluate=evaluate,
+)  # fmt: skip
 SPEC = PolicySpec(
-    name="pictures",
-    observation=TASK.observation,
-    normaliser=Normaliser((0.0,), (255.0,), float("inf")),
-    network=NETWORK,
-    head=TASK.head,
-    control_period_s=TASK.control_period_s,
-    environment=TASK.environment,
-)
+    name="pictures", observation=TASK.observation, normaliser=Normaliser((0.0,), (255.0,), float("inf")),
+    network=NETWORK, head=TASK.head, control_period_s=TASK.control_period_s, environment=TASK.environment,
+)  # fmt: skip
 WEIGHTS = initial_weights(np.random.default_rng(3), NETWORK, SHAPE, 3, 1.0)
 
 

@@ -94,11 +94,12 @@ def test_a_checkpoint_of_the_oldest_version_is_gone_on_with(tmp_path: Path, caps
     assert train(tmp_path / "I", *NARROW) == 0
     assert capsys.readouterr().err.startswith(GOING_ON)
     assert Bundle.load(tmp_path / "I").spec.provenance["resumed_at"] == [512]
+    shutil.copy(OLDEST, folder / "checkpoint.safetensors")
+    assert train(tmp_path / "I", *NARROW, "--resume", "--set", "weight_clip=1") == 2
+    assert "settings.weight_clip = 0.0" in capsys.readouterr().err.replace("\n", " ")
 
 
-def test_other_options_and_fresh_put_the_unfinished_run_aside(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_options_and_fresh_put_it_aside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / TRAINING_FOLDER
     assert interrupted(tmp_path / "I", *RUN) == 130
     checkpoint = (folder / "I" / "checkpoint.safetensors").read_bytes()
@@ -229,9 +230,7 @@ def test_ctrl_c_while_libraries_load_ends_with_one_line(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_the_time_left_is_that_of_training_not_of_compiling(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_time_left_is_that_of_training(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     clock = iter((100.0, 160.0, 164.0, 170.0))  # a minute's compiling, then 2 steps a second
     monkeypatch.setattr("quarl.train.runs.progress.time", SimpleNamespace(monotonic=lambda: next(clock)))
     progress = TrainingProgress("I ppo", steps=1000, start=900)

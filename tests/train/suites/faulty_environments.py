@@ -1,7 +1,5 @@
 """Environments as public bug reports have them: what they return is not what Gymnasium's interface says."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Environments that say which number each choice has to have, for the tests of several choices at once."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium

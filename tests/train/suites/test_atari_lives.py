@@ -73,28 +73,6 @@ def test_pong_has_no_lives_to_lose() -> None:
     assert sum(float(step.reward[0]) for step in steps) < 0  # points were lost, yet the return goes on
 
 
-@pytest.mark.slow
-def test_a_stream_is_restored_after_a_lost_life() -> None:
-    task, generator = make_task("breakout"), np.random.default_rng(2)
-    stream, lost = EpisodeStream(task.make(2, 4)), 0
-    for _ in range(100):
-        marks = stream.step(generator.integers(4, size=2)).life_lost
-        assert marks is not None
-        lost += int(marks.sum())
-    assert lost > 2
-    other = EpisodeStream(task.make(2, 4))
-    other.restore(stream.state())
-    np.testing.assert_array_equal(other.observation, stream.observation)
-    for _ in range(100):
-        action = generator.integers(4, size=2)
-        one, two = stream.step(action), other.step(action)
-        np.testing.assert_array_equal(one.observation, two.observation)
-        np.testing.assert_array_equal(one.terminated, two.terminated)
-        np.testing.assert_array_equal(one.done, two.done)
-    stream_state, other_state = stream.state(), other.state()
-    np.testing.assert_array_equal(stream_state["returns"], other_state["returns"])
-
-
 @pytest.mark.parametrize(("name", "cut"), [("breakout", True), ("freeway", False)], ids=["breakout", "without FIRE"])
 def test_a_judged_game_that_is_never_started_is_cut(name: str, cut: bool) -> None:
     task = atari_task(name, {"idle_steps": 120})

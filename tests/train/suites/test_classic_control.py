@@ -6,19 +6,11 @@ import gymnasium
 import numpy as np
 import pytest
 
-from quarl.policy.spec import ContinuousHead, DiscreteHead
 from quarl.train.suites.classic import PHYSICS, ClassicEpisodes, uniform
 from quarl.train.suites.make import make_task
+from tests.train.suites.test_suites import random_actions
 
 STEPS = 1000
-
-
-def random_actions(environment_id: str, generator: np.random.Generator, count: int) -> np.ndarray:
-    task = make_task(environment_id)
-    if isinstance(task.head, DiscreteHead):
-        return generator.integers(0, task.outputs, count)
-    assert isinstance(task.head, ContinuousHead)
-    return generator.uniform(task.head.low, task.head.high, (count, task.outputs)).astype(np.float32)
 
 
 @pytest.mark.parametrize("environment_id", PHYSICS)
@@ -26,6 +18,7 @@ def test_a_step_equals_gymnasiums(environment_id: str) -> None:
     generator = np.random.default_rng(1)
     theirs: Any = gymnasium.make(environment_id)
     ours = ClassicEpisodes(environment_id, 1, seed=0)
+    assert ours.physics.limit == gymnasium.spec(environment_id).max_episode_steps
     everything = np.ones(1, np.bool_)
     episode = ended = cut = 0
 
@@ -36,11 +29,11 @@ def test_a_step_equals_gymnasiums(environment_id: str) -> None:
         np.testing.assert_allclose(ours.physics.observe(ours.state)[0], seen, atol=1e-7)
 
     begin()
-    action = random_actions(environment_id, generator, 1)
+    action = random_actions(make_task(environment_id), generator, 1)
     for step in range(STEPS):
         # Actions are held for a while, so that a random policy reaches every corner, the flags included.
         if step % 20 == 0 or environment_id == "CartPole-v1":
-            action = random_actions(environment_id, generator, 1)
+            action = random_actions(make_task(environment_id), generator, 1)
         if environment_id.startswith("MountainCar"):  # drive with the slope: over the hill, and into the left wall
             faster = ours.state[1, 0] >= 0
             discrete = action.ndim == 1
@@ -59,12 +52,6 @@ def test_a_step_equals_gymnasiums(environment_id: str) -> None:
     assert ended + cut > 0
     if environment_id.startswith(("CartPole", "MountainCar")):
         assert ended > 0
-
-
-@pytest.mark.parametrize("environment_id", PHYSICS)
-def test_the_time_limit_is_gymnasiums(environment_id: str) -> None:
-    specification = gymnasium.spec(environment_id)
-    assert PHYSICS[environment_id]().limit == specification.max_episode_steps
 
 
 @pytest.mark.parametrize("environment_id", PHYSICS)
@@ -88,7 +75,7 @@ def test_first_states_come_from_gymnasiums_distribution(environment_id: str) -> 
 
 @pytest.mark.parametrize("environment_id", PHYSICS)
 def test_an_episode_has_the_same_bits_in_any_place_and_batch(environment_id: str) -> None:
-    actions = random_actions(environment_id, np.random.default_rng(2), 30)
+    actions = random_actions(make_task(environment_id), np.random.default_rng(2), 30)
 
     def play(environments: int, place: int, before: int) -> np.ndarray:
         batch = ClassicEpisodes(environment_id, environments, seed=5)
@@ -116,9 +103,6 @@ def test_uniform_numbers_depend_on_key_and_episode_alone() -> None:
     assert len(np.unique(numbers)) == numbers.size
     np.testing.assert_allclose(numbers.mean(axis=1), 0.5, atol=0.01)  # σ = 0.002
     np.testing.assert_allclose(np.corrcoef(numbers) - np.eye(4), 0.0, atol=0.03)  # σ = 0.007
-
-
-def test_mixing_is_splitmix64() -> None:
     # The first output of SplitMix64 seeded with 0 is 0xE220A8397B1DCDAF (its reference implementation, Vigna 2015).
     number = uniform(np.array([0], np.uint64), np.array([0]), 1)[0, 0]
     assert number == (0xE220A8397B1DCDAF >> 11) * 2.0**-53

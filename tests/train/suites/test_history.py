@@ -1,7 +1,5 @@
 """The last observations as one: rows that shift, episodes that begin with zeros, and the same flown and trained."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -63,18 +61,6 @@ def test_an_episode_sees_what_its_history_makes() -> None:
     assert ended > 2
 
 
-def test_a_resumed_stream_looks_back_as_before() -> None:
-    task = make_task("CartPole-v1", options={"looks": 4})
-    stream, generator = EpisodeStream(task.make(3, 5)), np.random.default_rng(2)
-    for _ in range(37):
-        stream.step(generator.integers(2, size=3))
-    resumed = EpisodeStream(task.make(3, 5))
-    resumed.restore(stream.state())
-    np.testing.assert_array_equal(resumed.observation, stream.observation)
-    actions = generator.integers(2, size=3)
-    np.testing.assert_array_equal(resumed.step(actions).observation, stream.step(actions).observation)
-
-
 def test_who_judges_brings_one_observation_a_period() -> None:
     task, seen = make_task("CartPole-v1", options={"looks": 2}), []
 
@@ -93,14 +79,11 @@ def test_who_judges_brings_one_observation_a_period() -> None:
 
 
 @pytest.mark.parametrize("length", [0, -1, 65, 2.0, True])
-def test_what_no_history_length_is(length: object) -> None:
-    with refused(TaskError, "history_length_out_of_range", shows=["1", "64"]):
-        with_history(make_task("CartPole-v1"), length)  # type: ignore[arg-type]
-
-
-def test_pictures_have_frames_of_their_own() -> None:
+def test_what_no_length_is_and_pictures_have_their_own(length: object) -> None:
     with refused(TaskError, "task", shows=["--history-length"]):
         make_task("navigation-depth", options={"looks": 2})
+    with refused(TaskError, "history_length_out_of_range", shows=["1", "64"]):
+        with_history(make_task("CartPole-v1"), length)  # type: ignore[arg-type]
 
 
 def test_a_policy_with_a_history_is_trained_and_evaluated_with_it(tmp_path: Path) -> None:

@@ -20,16 +20,13 @@ def test_classic_control_and_the_list_need_no_suite() -> None:
     assert '"installed": false' in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("task", "package", "extra"),
-    [
-        ("bipedalwalker", "box2d", "box2d"),
-        ("breakout", "ale-py", "atari"),
-        ("halfcheetah", "pybullet and pybullet-envs-gymnasium", "pybullet"),
-        ("HalfCheetah-v5", "mujoco", "mujoco"),
-        ("dm_control,walker_stand", "dm-control", "dm-control"),
-    ],
-)
+@pytest.mark.parametrize(("task", "package", "extra"), [
+    ("bipedalwalker", "box2d", "box2d"),
+    ("breakout", "ale-py", "atari"),
+    ("halfcheetah", "pybullet and pybullet-envs-gymnasium", "pybullet"),
+    ("HalfCheetah-v5", "mujoco", "mujoco"),
+    ("dm_control,walker_stand", "dm-control", "dm-control"),
+])  # fmt: skip
 def test_a_missing_suite_is_named_with_its_command(task: str, package: str, extra: str, tmp_path: object) -> None:
     output = f"{tmp_path}/x"
     done = run(

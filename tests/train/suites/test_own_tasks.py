@@ -102,28 +102,20 @@ def test_an_own_task_is_trained_and_judged_in_its_own_folder(module: str, tmp_pa
     [("Grid-v0", PPO, (24,)), ("Colours-v0", PPO, (36, 36, 3)), ("Colours-v0", SMALL_DQN, (36, 36, 3))],
     ids=["a small grid of floats is a vector", "coloured pictures with PPO", "coloured pictures with DQN"],
 )
-def test_observations_that_are_learned(
-    task: str, options: list[str], shape: tuple[int, ...], module: str, tmp_path: Path
-) -> None:
+def test_what_is_learned(task: str, options: list[str], shape: tuple[int, ...], module: str, tmp_path: Path) -> None:
     assert train(tmp_path / "I", "--task", f"{module}:{task}", "--quiet", *options) == 0
     assert Bundle.load(tmp_path / "I").spec.observation[0].shape == shape
 
 
-@pytest.mark.parametrize(
-    ("task", "words"),
-    [
-        (
-            "own_tasks_of_a_test:FloatPicture-v0",
-            ["(84, 84, 3), float32", "21,168", "uint8", "(height, width, channels)"],
-        ),
-        ("own_tasks_of_a_test:ChannelsFirst-v0", ["(4, 84, 84)", "channels first", "Box(0, 255, (84, 84, 4)"]),
-        ("own_tasks_of_a_test:Flat-v0", ["(84, 84), uint8", "(height, width, channels)"]),
-        ("own_tasks_of_a_test:Broken-v0", ["RuntimeError: no simulator at port 4", "own_tasks_of_a_test.py, line"]),
-        ("own_tasks_of_a_test:Absent-v0", ["Absent"]),
-        ("no_such_module:Any-v0", ["no module no_such_module in", "PYTHONPATH="]),
-        ("wrong_in_a_test:Any-v0", ["AttributeError", "nothing_of_that_name", "wrong_in_a_test.py, line 3"]),
-    ],
-)
+@pytest.mark.parametrize(("task", "words"), [
+    ("own_tasks_of_a_test:FloatPicture-v0", ["(84, 84, 3), float32", "21,168", "uint8", "(height, width, channels)"]),
+    ("own_tasks_of_a_test:ChannelsFirst-v0", ["(4, 84, 84)", "channels first", "Box(0, 255, (84, 84, 4)"]),
+    ("own_tasks_of_a_test:Flat-v0", ["(84, 84), uint8", "(height, width, channels)"]),
+    ("own_tasks_of_a_test:Broken-v0", ["RuntimeError: no simulator at port 4", "own_tasks_of_a_test.py, line"]),
+    ("own_tasks_of_a_test:Absent-v0", ["Absent"]),
+    ("no_such_module:Any-v0", ["no module no_such_module in", "PYTHONPATH="]),
+    ("wrong_in_a_test:Any-v0", ["AttributeError", "nothing_of_that_name", "wrong_in_a_test.py, line 3"]),
+])  # fmt: skip
 @pytest.mark.parametrize("method", ["ppo", "dqn"])
 def test_what_cannot_be_learned_is_refused_in_one_message(
     task: str, words: list[str], method: str, module: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -156,9 +148,8 @@ def test_gymnasium_makes_it_by_its_full_name_without_an_import() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "(32,)"
-    assert (
-        gymnasium.make("quarl.airlearning_envs.gym_env:AirLearning/Navigation-v0").observation_space.dtype == np.float32
-    )
+    named = gymnasium.make("quarl.airlearning_envs.gym_env:AirLearning/Navigation-v0")
+    assert named.observation_space.dtype == np.float32
 
 
 NESTED = "tests.train.suites.faulty_environments:Nested"
@@ -183,9 +174,7 @@ def test_all_spaces_are_flattened_into_named_fields(tmp_path: Path) -> None:
     assert batch.reset(np.ones(3, np.bool_), np.arange(3)).shape == (3, 16)
 
 
-def test_a_policy_of_dict_observations_is_trained_converted_and_judged(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_dict_observations_are_trained_converted_and_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--policy", "I", "--quiet", "--method", "ppo", "--set", "environments=8", "--set", "rollout_steps=64"]
     words += ["--set", "minibatch=128", "--set", "engine=numpy", "--steps", "4096", "--output-path", f"{tmp_path}/n"]
     assert command.main(["--task", f"{NESTED}Limited-v0", *words]) == 0

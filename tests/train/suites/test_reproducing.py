@@ -8,7 +8,9 @@ import pytest
 from quarl.policy.bundle import Bundle
 from quarl.train import __main__ as command
 from quarl.train.suites.make import make_task
-from quarl.train.suites.names import missing_packages, resolve
+from quarl.train.suites.names import resolve
+from tests.train import small_runs
+from tests.train.suites.test_suites import installed
 
 ROLLOUT = ["--set", "environments=8", "--set", "rollout_steps=16", "--set", "minibatch=32"]
 REPLAY = [*ROLLOUT, "--set", "learning_starts=128", "--set", "updates=4"]
@@ -34,20 +36,22 @@ def train(output: Path, task: str, method: str, options: list[str], seed: int) -
 def test_one_seed_gives_one_policy(
     task: str, method: str, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if missing_packages(resolve(task).suite):
-        pytest.skip(f"{task} is not installed; type make suites")
+    installed(task)
     monkeypatch.setattr("quarl.train.runs.results.RECORDED_EPISODES", 1)
     one, two = (train(tmp_path / name, task, method, options, 5) for name in ("one", "two"))
     for name in one:
         np.testing.assert_array_equal(one[name], two[name], err_msg=name)
     assert Bundle.load(tmp_path / "one").spec.provenance["task"] == resolve(task).canonical
+    assert small_runs.curve(tmp_path / "one") == small_runs.curve(tmp_path / "two")
+    assert len({(tmp_path / name / "calibration.npz").read_bytes() for name in ("one", "two")}) == 1
+    if method == "ppo":
+        other = train(tmp_path / "other", task, method, options, 6)
+        assert any((array != one[name]).any() for name, array in other.items())
 
 
 @pytest.mark.parametrize("name", ["cartpole", "pendulum", "lunarlander", "dm_control,reacher_hard"])
 def test_an_evaluation_of_more_episodes_begins_with_the_same_returns(name: str) -> None:
-    if missing_packages(resolve(name).suite):
-        pytest.skip(f"{name} is not installed; type make suites")
-    task = make_task(name)
+    task = make_task(installed(name))
 
     def decide(observation: np.ndarray) -> np.ndarray:
         if task.is_discrete:

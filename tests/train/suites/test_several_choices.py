@@ -1,7 +1,5 @@
 """Tasks of MultiDiscrete, MultiBinary and Discrete(start): heads, and the actions that environments are given."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -73,9 +71,7 @@ AWARE = ["--quantization-method", "quantization-aware", "--precision", "8"]
 
 
 @pytest.mark.parametrize(("name", "options"), [("Dials", []), ("FromOne", AWARE)])
-def test_from_training_to_an_int8_evaluation(
-    name: str, options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_training_to_int8(name: str, options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     task = f"{MODULE}:{name}-v0"
     folder = str(tmp_path / "made")
     assert command.main(["--task", task, "--method", "ppo", *SMALL, *options, "--output-path", folder]) == 0

@@ -5,8 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -17,9 +15,10 @@ from quarl.train import __main__ as command
 from quarl.train.suites.episodes import EpisodeStream
 from quarl.train.suites.errors import EnvironmentFaultError, TaskError
 from quarl.train.suites.make import make_episodes, make_task
-from quarl.train.suites.names import missing_packages, resolve
 from quarl.train.suites.workers import InProcesses, WorkerError
+from tests.device_deploy.devices import eventually, runs
 from tests.train.small_runs import assert_same_weights, curve, train
+from tests.train.suites.test_suites import installed
 
 MODULE = """
 import os
@@ -63,7 +62,7 @@ class Noisy(gymnasium.Env):
 gymnasium.register("Noisy-v0", Noisy)
 gymnasium.register("Failing-v0", Noisy, kwargs={"fails_at": 2})
 """
-NAME = "stepped_by_workers_in_a_test"
+NAME, MINUTE_S = "stepped_by_workers_in_a_test", 60.0
 TASK = f"{NAME}:Noisy-v0"
 PPO = ["--method", "ppo", "--set", "environments=6", "--set", "rollout_steps=16", "--set", "minibatch=48"]
 SMALL = ["--task", TASK, "--policy", "I", "--quiet", *PPO, "--steps", "384"]
@@ -79,40 +78,15 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "pids"
 
 
-def lives(number: int) -> bool:
-    """Whether a process runs; one that has ended and was not asked for its exit code does not."""
-    try:
-        state = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state not in "ZX"
-
-
 def others(folder: Path) -> set[int]:
     """Processes that had an environment, but for this one."""
     return {int(each.name) for each in folder.glob("*")} - {os.getpid()}
 
 
-def soon(is_so: Callable[[], bool]) -> bool:
-    """Whether it becomes so within a minute."""
-    end = time.monotonic() + 60.0
-    while not is_so():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.02)
-    return True
-
-
-def drawn(generator: np.random.Generator, outputs: int) -> np.ndarray:
-    return generator.uniform(-1.0, 1.0, (5, outputs)).astype(np.float32)
-
-
 @pytest.mark.parametrize("workers", [2, 9])
 @pytest.mark.parametrize("task", [TASK, "Pendulum-v1", "BipedalWalker-v3"])
 def test_episodes_in_processes_are_those_of_one_process_to_the_last_bit(task: str, workers: int, module: Path) -> None:
-    if missing_packages(resolve(task).suite):
-        pytest.skip("not installed; type make suites")
-    here, there = make_task(task), make_task(task, workers=workers)
+    here, there = make_task(installed(task)), make_task(task, workers=workers)
     generator = np.random.default_rng(0)
     one, other = (EpisodeStream(each.make(5, 3)) for each in (here, there))
     for step in range(220):
@@ -120,7 +94,7 @@ def test_episodes_in_processes_are_those_of_one_process_to_the_last_bit(task: st
             other = EpisodeStream(make_task(task, workers=3).make(5, 3))
             other.restore({name: array.copy() for name, array in one.state().items()})
         np.testing.assert_array_equal(one.observation, other.observation)
-        actions = drawn(generator, here.outputs)
+        actions = generator.uniform(-1.0, 1.0, (5, here.outputs)).astype(np.float32)
         mine, its = one.step(actions), other.step(actions)
         for name, value in vars(mine).items():
             np.testing.assert_array_equal(value, getattr(its, name), err_msg=f"{name} of step {step}")
@@ -131,7 +105,7 @@ def test_judging_in_processes_gives_the_same_numbers(module: Path) -> None:
     tilted = lambda observation: observation[:, :2]  # noqa: E731
     found = [make_task(TASK, workers=workers).evaluate(tilted, 40, 5, "") for workers in (1, 2)]
     assert found[0] == found[1]
-    assert soon(lambda: not any(map(lives, others(module)))) and others(module)
+    assert eventually(lambda: not any(map(runs, others(module))), MINUTE_S) and others(module)
 
 
 def test_a_run_in_processes_is_the_same_run_and_leaves_none(module: Path, tmp_path: Path) -> None:
@@ -143,7 +117,7 @@ def test_a_run_in_processes_is_the_same_run_and_leaves_none(module: Path, tmp_pa
     assert_same_weights(tmp_path / "one", tmp_path / "two")
     assert curve(tmp_path / "one") == curve(tmp_path / "two")
     assert len(others(module)) >= 5
-    assert soon(lambda: not any(map(lives, others(module))))
+    assert eventually(lambda: not any(map(runs, others(module))), MINUTE_S)
 
 
 def test_an_error_of_an_environment_is_that_of_one_process(module: Path) -> None:
@@ -153,13 +127,13 @@ def test_an_error_of_an_environment_is_that_of_one_process(module: Path) -> None
     with pytest.raises(EnvironmentFaultError, match="ValueError: the arm left its joint") as caught:
         stream.step(actions)
     assert (caught.value.values["episode"], caught.value.values["step"]) == (0, 2) and f"{NAME}.py" in str(caught.value)
-    assert soon(lambda: not any(map(lives, others(module))))
+    assert eventually(lambda: not any(map(runs, others(module))), MINUTE_S)
 
 
 def test_environments_that_cannot_be_made_there_say_so(module: Path) -> None:
     with pytest.raises(WorkerError, match="fails_never"):
         InProcesses(partial(make_episodes, TASK, None, {"fails_never": True}), 2, 4, 0)
-    assert soon(lambda: not any(map(lives, others(module))))
+    assert eventually(lambda: not any(map(runs, others(module))), MINUTE_S)
 
 
 def test_a_process_that_was_killed_is_told(module: Path) -> None:
@@ -184,13 +158,13 @@ def test_no_process_outlives_a_run_that_is_interrupted_or_killed(sent: signal.Si
         start_new_session=True,
     )
     checkpoint = folder / ".training" / "I"
-    assert soon(lambda: checkpoint.exists() or run.poll() is not None)  # with the curve's first row
+    assert eventually(lambda: checkpoint.exists() or run.poll() is not None, MINUTE_S)  # with the curve's first row
     started = others(module) - {run.pid}
-    assert len(started) == 2 and all(map(lives, started))
+    assert len(started) == 2 and all(map(runs, started))
     os.killpg(run.pid, sent)  # as a terminal does
     _, printed = run.communicate(timeout=100)
     assert run.returncode == (-9 if sent is signal.SIGKILL else 130), printed
-    assert soon(lambda: not any(map(lives, others(module) - {run.pid})))
+    assert eventually(lambda: not any(map(runs, others(module) - {run.pid})), MINUTE_S)
 
 
 @pytest.mark.slow
@@ -203,19 +177,15 @@ def test_no_process_outlives_a_killed_run_with_a_hung_environment(module: Path) 
         "stream.step(np.zeros((4, 2), np.float32))"
     )
     run = subprocess.Popen(
-        [sys.executable, "-c", script],
-        cwd=module.parent,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        [sys.executable, "-c", script], cwd=module.parent, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     )
-    assert soon(lambda: (module.parent / "hangs").exists() and len(others(module)) == 3)
+    assert eventually(lambda: (module.parent / "hangs").exists() and len(others(module)) == 3, MINUTE_S)
     run.kill()
     run.wait()
-    assert soon(lambda: not any(map(lives, others(module))))
+    assert eventually(lambda: not any(map(runs, others(module))), MINUTE_S)
 
 
-def test_where_processes_mean_nothing_they_are_refused(
-    module: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_where_processes_mean_nothing(module: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words, said in (
         (["--task", TASK, "--workers", "0"], "--workers"),
         (["--task", "navigation", "--workers", "2"], "stepped as one batch"),
