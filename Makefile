@@ -57,6 +57,7 @@ help:
 	@echo "  make robots                            ROS 2's and MAVLink's messages: examples/ros2.py, examples/mavlink.py"
 	@echo "  make train POLICY=I                    train a navigation policy         -> artifacts/I"
 	@echo "  make convert BITS=8 [POLICY=III]       TFLite and ONNX, checked          -> artifacts/III/int8.tflite …"
+	@echo "  make convert BITS=auto [MAX_LOSS=1]    the fewest bits that keep the return"
 	@echo "  make deploy TARGET=pi@raspberrypi [POLICY=III] [BITS=8] [RUNTIME=litert] [AGENT=native] over SSH"
 	@echo "  make deploy TARGET=@arena [POLICY=III] a group of fleet.toml, in phases      (docs/fleet.md)"
 	@echo "  $(QUARL) bench latency --policy III [--target pi@raspberrypi]"
@@ -79,6 +80,7 @@ help:
 # asked, nor a group: a rollout says of each device whether it answers.
 REACHED = $(if $(GROUP)$(filter local,$(TARGET)),,@$(QUARL) reach --target $(TARGET))
 # What was typed, in the place of what fleet.toml says.
+KEPT = $(if $(ACCEPT),--accept) $(if $(MAX_LOSS),--max-loss $(MAX_LOSS)) $(if $(PREFER),--prefer $(PREFER))
 TYPED = $(if $(filter file,$(origin BITS)),,--bits $(BITS)) $(if $(filter file,$(origin AGENT)),,--agent $(AGENT)) \
   $(if $(filter file,$(origin RUNTIME)),,--runtime $(RUNTIME))
 ROLLOUT ?=
@@ -143,15 +145,15 @@ train: $(INSTALLED)
 	@$(QUARL) train --task navigation --policy $(POLICY)
 
 convert: $(INSTALLED)
-	@$(QUARL) convert --policy $(POLICIES) --bits $(BITS) $(if $(ACCEPT),--accept)
+	@$(QUARL) convert --policy $(POLICIES) --bits $(BITS) $(KEPT)
 
 deploy: $(INSTALLED)
 	$(REACHED)
-	@$(QUARL) convert --missing --policy $(POLICIES) --bits $(BITS) $(if $(ACCEPT),--accept)
+	@$(QUARL) convert --missing --policy $(POLICIES) --bits $(BITS) $(KEPT)
 	@for policy in $(POLICIES); do \
-	  $(if $(GROUP),$(QUARL) fleet deploy --group $(GROUP) --policy $$policy $(TYPED) $(ROLLOUT), \
+	  $(if $(GROUP),$(QUARL) fleet deploy --group $(GROUP) --policy $$policy $(TYPED) $(ROLLOUT) $(if $(ACCEPT),--accept), \
 	  $(QUARL) deploy --target $(TARGET) --policy $$policy --bits $(BITS) \
-    $(if $(filter native,$(AGENT)),--agent native,--runtime $(RUNTIME))); done
+    $(if $(filter native,$(AGENT)),--agent native,--runtime $(RUNTIME)) $(if $(ACCEPT),--accept)); done
 
 bench: $(INSTALLED)
 	@for policy in $(POLICIES); do $(if $(GROUP),for kind in latency memory success; do \

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from quarl import cli
 from quarl.convert.calibration import CalibrationReport, inspect
 from quarl.convert.executor import TFLITE_PYTHON
-from quarl.convert.ladder import Question, climb, columns, describe
+from quarl.convert.ladder import Question, climb
 from quarl.convert.mixed import integers
 from quarl.convert.opaque import require_possible
 from quarl.convert.pipeline import Converted, Job, convert_each, missing, possible
@@ -28,7 +28,7 @@ from quarl.policy import json_values
 from quarl.policy.bundle import Bundle, copy_bundle
 from quarl.policy.console import heartbeat, say
 from quarl.policy.errors import BundleError, PolicyError
-from quarl.policy.ladder import AUTO, Ladder, Prefer, choose_precisions, read_ladder
+from quarl.policy.ladder import AUTO, FLOOR, Ladder, Prefer, choose_precisions, columns, read_ladder
 from quarl.policy.locate import working_bundle
 from quarl.policy.places import ZOO
 from quarl.policy.reading import MANIFEST_FILE, ArtifactEntry, entry_values
@@ -49,7 +49,7 @@ class Options:
             for each format the smallest that keeps the return
         max_loss: percent of the return that --bits auto may lose
         prefer: take the smallest with --bits auto, or the fastest
-        episodes: on which --bits auto compares returns at first (default: 1000 of navigation, 10 of images, else 50)
+        episodes: on which --bits auto compares returns at first (default: 500 of navigation, 10 of images, else 50)
         format: of the artifacts
         ranges: how activation ranges are chosen (default: as in the present artifact, else minmax)
         missing: make only artifacts that the bundle does not have yet
@@ -106,19 +106,18 @@ def convert(options: Options) -> None:
         found = {bundle.spec.name: json_values.write(ladder) for bundle, ladder in zip(bundles, ladders, strict=False)}
         print(json.dumps({"ladders": found, "artifacts": artifacts} if ladders else artifacts, indent=2))
         return
-    for bundle, ladder in zip(bundles, ladders, strict=False):
-        print(describe(ladder, bundle.spec.name, _formats(options)), end="\n\n")
     if not done:
         print("nothing to convert: the artifacts are there.")
         return
+    for bundle, ladder in zip(bundles, ladders, strict=False):
+        print(ladder.describe(bundle.spec.name, _formats(options)), end="\n\n")
     print(_table(done))
     print(f"{len(done)} artifacts in {time.perf_counter() - started:.1f} s, each executed in every runtime it names.")
     for name in dict.fromkeys(name for result in done for name in result.entry.not_tried):
         print(f"not tried: {name.value}, which is not installed here. {_way_to_try(name)}")
-    for warning in dict.fromkeys(
-        f"warning: {result.policy}: {warning_text}" for result in done for warning_text in result.entry.warnings
-    ):
-        print(warning)
+    known = {bundle.spec.name: read_ladder(bundle) for bundle in bundles}
+    for line in dict.fromkeys(line for result in done for line in _notes(result, known[result.policy])):
+        print(line)
     if options.calibration:
         for bundle in (bundle for bundle in bundles if any(bundle is job[0] for job in jobs)):
             print(_calibration_table(bundle, _calibration(bundle)))
@@ -134,13 +133,24 @@ def _bundles(options: Options) -> list[Bundle]:
 
 
 def _ladder(bundle: Bundle, options: Options) -> Ladder:
-    """Return the ladder that was asked for: climbed now, or, of what is missing, the one that is there."""
-    there = read_ladder(bundle) if options.missing else None
+    """Return the ladder that was asked for: climbed now, unless the one that is there answers the question."""
+    there = None if options.episodes else read_ladder(bundle)
     if there is not None and (there.max_loss, there.prefer.value) == (options.max_loss, options.prefer):
         return there
-    question = Question(options.max_loss, Prefer(options.prefer), options.episodes)
+    return climb_for(bundle, options.max_loss, options.prefer, options.episodes, _formats(options))
+
+
+def climb_for(
+    bundle: Bundle,
+    max_loss: float,
+    prefer: str,
+    episodes: int | None = None,
+    formats: Sequence[ArtifactFormat] = tuple(ArtifactFormat),
+) -> Ladder:
+    """Return a policy's ladder; where the fastest is wanted, instructions are counted."""
+    question = Question(max_loss, Prefer(prefer), episodes)
     count = _count_instructions if question.prefer is Prefer.SPEED else None
-    return climb(bundle, question, _formats(options), count, lambda doing: say(f"{bundle.spec.name}, {doing}"))
+    return climb(bundle, question, formats, count, lambda doing: say(f"{bundle.spec.name}, {doing}"))
 
 
 def _count_instructions(bundle: Bundle, precision: Precision) -> dict[RuntimeName, int]:
@@ -170,7 +180,7 @@ def _jobs(options: Options, bundles: Sequence[Bundle], ladders: Sequence[Ladder]
             if options.format != "all" or ladder.has_choice(form)
         ]
         return missing(chosen) if options.missing else chosen
-    precisions = choose_precisions(bundles[0], options.bits, formats) if bundles else []
+    precisions = choose_precisions(None, options.bits, formats)
     jobs = list(product(bundles, precisions, formats))
     if options.format == "all":
         for bundle, precision in product(bundles, precisions):
@@ -268,6 +278,18 @@ def _table(done: list[Converted]) -> str:
         notes[f"{entry.precision.value}: {entry.scheme}."] = None
         notes[f"  {entry.format.value}: {entry.execution}."] = None
     return "\n".join([*lines, "", *notes])
+
+
+def _notes(converted: Converted, ladder: Ladder | None) -> Iterator[str]:
+    """Return what is suspicious about an artifact, a line each; and what is known of the return that it loses."""
+    entry, policy = converted.entry, converted.policy
+    for warning in entry.warnings:
+        yield f"warning: {policy}: {warning}"
+    rung = None if ladder is None else ladder.rung(entry.precision)
+    if rung is not None and (loss := rung.fresh or rung.loss) is not None:
+        yield f"{policy}: {entry.precision.value} loses {loss} of the return."
+    if entry.fp32_agreement < FLOOR:
+        yield f"warning: {policy}/{entry.file}: only {entry.fp32_agreement:.1%} agreement with the policy; accepted."
 
 
 def _way_to_try(name: RuntimeName) -> str:

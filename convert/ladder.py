@@ -9,7 +9,7 @@ some episodes is reported on others.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 TRIED = (Precision.INT4, Precision.MIXED, Precision.INT8, Precision.FP16, Precision.FP32)
 """From few bits to many; and the width that the policy was trained for."""
 MAX_LOSS = 1.0
-FLIGHTS, EPISODES, GAMES = 1000, 50, 10  # navigation is flown 128 drones at a time; a game of images takes seconds
-MOST = 8
+FLIGHTS, EPISODES, GAMES = 500, 50, 10  # navigation is flown 128 drones at a time; a game of images takes seconds
+MOST = 16
 """Times as many episodes at most, where the first ones vary much."""
 SEED, FRESH_SEED = 7, 8
 ROWS, IMAGES = 1024, 64
@@ -212,11 +212,13 @@ class Judge:
         first = self.compare(results, self.episodes)
         if first is None or first.low > self.max_loss:
             return first
+        most = MOST * self.episodes
         if first.percent == first.low:  # equal in all
             wanted = 300.0 / self.max_loss
+            most = most if self.task.is_image else max(most, math.ceil(wanted))
         else:
             wanted = self.episodes * ((first.high - first.low) / self.max_loss) ** 2
-        episodes = min(max(math.ceil(wanted), self.episodes), MOST * self.episodes)
+        episodes = min(max(math.ceil(wanted), self.episodes), most)
         return first if episodes == self.episodes else self.compare(results, episodes)
 
     def _returns(self, results: Callable[[Floats], Floats], episodes: int) -> list[float]:
@@ -283,8 +285,8 @@ def _hints(
             hints.append(_blame(worst.precision, base, by_layer))
         if bundle.spec.quantization is None and "algorithm" in bundle.spec.provenance:
             hints.append(
-                f"Training for {worst.precision.bits} bits keeps more: quarl train with --precision "
-                f"{worst.precision.bits}."
+                f"Training for {worst.precision.bits} bits may keep more: quarl train with --quantization-method "
+                f"quantization-aware --precision {worst.precision.bits}."
             )
     return tuple(hints)
 
@@ -313,45 +315,3 @@ def _blame(precision: Precision, base: float, by_layer: Mapping[str, float]) -> 
     if by_layer[layer] - base >= (1.0 - base) / 2:
         return f"{precision.value}: {layer} is to blame: {better}."
     return f"{precision.value}: no single layer is to blame: {better}."
-
-
-# --- in words ---------------------------------------------------------------------------------------------------------
-
-
-def describe(ladder: Ladder, policy: str, formats: Sequence[ArtifactFormat] = tuple(ArtifactFormat)) -> str:
-    """Return the ladder as a table, the choices marked; then the hints."""
-    chosen = {form.value: ladder.choose([form]) for form in formats if ladder.has_choice(form)}
-    measured = any(rung.instructions for rung in ladder.rungs)
-    rows = [["bits", "KB", "agreement", "return lost [95 %]", *(["instructions"] if measured else []), ""]]
-    for rung in ladder.rungs:
-        keeps, loss = ladder.keeps(rung), "–" if rung.loss is None else str(rung.loss)
-        outcome = {True: "keeps it", False: "loses more", None: "not decided"}[keeps]
-        outcome = "what was trained" if rung.precision is ladder.trained else outcome
-        takes = [name for name, precision in chosen.items() if precision is rung.precision]
-        if takes:
-            outcome += f"; taken for {', '.join(takes)}"
-        sizes = [rung.bytes[form] for form in formats if form in rung.bytes]
-        counts = (rung.instructions or {}).values()
-        size = f"{min(sizes) / 1000:.1f}" if sizes else "–"
-        row = [rung.precision.bits_argument, size, f"{rung.agreement:.1%}", loss]
-        rows.append([*row, *([f"{min(counts):,}" if counts else "–"] if measured else []), outcome])
-    where = f" on {ladder.task}{f', preset {ladder.preset}' if ladder.preset else ''}" if ladder.task else ""
-    what = "return" if ladder.task else "decisions"
-    lines = [f"{policy}{where}: at most {ladder.max_loss:g} % of the {what} may be lost; {ladder.prefer.value} first"]
-    lines += columns(rows, right={1, 2, 4} if measured else {1, 2})
-    fresh = [rung for rung in ladder.rungs if rung.fresh is not None]
-    lines += [f"On other episodes, {rung.precision.value} loses {rung.fresh}." for rung in fresh]
-    return "\n".join([*lines, *ladder.hints])
-
-
-def columns(rows: Sequence[Sequence[str]], right: Container[int]) -> list[str]:
-    """Return rows of cells as lines, with these columns aligned to the right."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = [
-        "  ".join(
-            cell.rjust(width) if i in right else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
-    return [line.rstrip() for line in lines]

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -175,6 +175,31 @@ class Ladder:
             )
         return min(kept, key=cost).precision
 
+    def describe(self, policy: str, formats: Sequence[ArtifactFormat] = tuple(ArtifactFormat)) -> str:
+        """Return the ladder as a table, the choices marked; then the hints."""
+        chosen = {form.value: self.choose([form]) for form in formats if self.has_choice(form)}
+        measured = any(rung.instructions for rung in self.rungs)
+        rows = [["bits", "KB", "agreement", "return lost [95 %]", *(["instructions"] if measured else []), ""]]
+        for rung in self.rungs:
+            keeps, loss = self.keeps(rung), "–" if rung.loss is None else str(rung.loss)
+            outcome = {True: "keeps it", False: "loses more", None: "not decided"}[keeps]
+            outcome = "what was trained" if rung.precision is self.trained else outcome
+            takes = [name for name, precision in chosen.items() if precision is rung.precision]
+            if takes:
+                outcome += f"; taken for {', '.join(takes)}"
+            sizes = [rung.bytes[form] for form in formats if form in rung.bytes]
+            counts = (rung.instructions or {}).values()
+            size = f"{min(sizes) / 1000:.1f}" if sizes else "–"
+            row = [rung.precision.bits_argument, size, f"{rung.agreement:.1%}", loss]
+            rows.append([*row, *([f"{min(counts):,}" if counts else "–"] if measured else []), outcome])
+        where = f" on {self.task}{f', preset {self.preset}' if self.preset else ''}" if self.task else ""
+        what = "return" if self.task else "decisions"
+        lines = [f"{policy}{where}: at most {self.max_loss:g} % of the {what} may be lost; {self.prefer.value} first"]
+        lines += columns(rows, right={1, 2, 4} if measured else {1, 2})
+        fresh = [rung for rung in self.rungs if rung.fresh is not None]
+        lines += [f"On other episodes, {rung.precision.value} loses {rung.fresh}." for rung in fresh]
+        return "\n".join([*lines, *self.hints])
+
     def with_fresh(self, precision: Precision, loss: Loss) -> Ladder:
         """Return the ladder with what a precision that was chosen loses on other episodes."""
         rungs = tuple(replace(rung, fresh=loss) if rung.precision is precision else rung for rung in self.rungs)
@@ -183,6 +208,19 @@ class Ladder:
     def write(self, folder: Path) -> None:
         """Write it into a bundle, whole or not at all."""
         write_atomically(folder / LADDER_FILE, (json.dumps(json_values.write(self), indent=2) + "\n").encode())
+
+
+def columns(rows: Sequence[Sequence[str]], right: Container[int]) -> list[str]:
+    """Return rows of cells as lines, with these columns aligned to the right."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if i in right else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+    return [line.rstrip() for line in lines]
 
 
 def read_ladder(bundle: BundleFiles) -> Ladder | None:
@@ -203,20 +241,56 @@ def read_ladder(bundle: BundleFiles) -> Ladder | None:
     return ladder if ladder.weights_sha256 == bundle.manifest.files[WEIGHTS_FILE].sha256 else None
 
 
-def choose_precisions(bundle: BundleFiles, bits: str, formats: Sequence[ArtifactFormat]) -> list[Precision]:
-    """Return the precisions that ``8``, ``32,8``, ``mixed`` or ``auto`` names, of a bundle for these formats.
+def choose_precisions(ladder: Ladder | None, bits: str, formats: Sequence[ArtifactFormat]) -> tuple[Precision, ...]:
+    """Return the precisions that ``8``, ``32,8``, ``mixed`` or ``auto`` names, each once, for these formats.
 
     Raises:
         BundleError: ``auto``, and the ladder has not been climbed, or nothing keeps the return.
         SpecError: anything else that is no precision.
     """
     if bits != AUTO:
-        return list(dict.fromkeys(Precision.parse(part.strip()) for part in bits.split(",")))
-    ladder = read_ladder(bundle)
+        return tuple(dict.fromkeys(Precision.parse(part.strip()) for part in bits.split(",")))
     if ladder is None:
         raise BundleError(
-            f"{bundle.path} has no ladder of precisions to choose from.",
-            f"Type: quarl convert --bits {AUTO} --policy {bundle.path}",
+            f"--bits {AUTO} requires a ladder of precisions, and the bundle has none.",
+            f"Type: quarl convert --bits {AUTO} --policy POLICY (make: make convert BITS={AUTO})",
             code="no_ladder",
         )
-    return [ladder.choose(formats)]
+    return (ladder.choose(formats),)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What an artifact keeps of the policy.
+
+    Attributes:
+        file: in the bundle.
+        agreement: with the policy on the golden observations (``convert.acceptance.agreement``).
+        return_lost: on fresh episodes where there are any; None where it was never measured.
+    """
+
+    file: str
+    agreement: float
+    return_lost: Loss | None
+
+    def __str__(self) -> str:
+        lost = "" if self.return_lost is None else f", return lost {self.return_lost}"
+        return f"{self.file}: agreement {self.agreement:.1%}{lost}"
+
+
+def require_artifact(
+    bundle: BundleFiles, ladder: Ladder | None, precision: Precision, form: ArtifactFormat, accept: bool
+) -> Kept:
+    """Return what an artifact that is to be deployed keeps of the policy.
+
+    Raises:
+        BundleError: it is not there; says how to make it.
+        AcceptanceError: its agreement is below the floor, neither accepted nor chosen by the return.
+    """
+    entry = bundle.artifact(precision, form)
+    rung = None if ladder is None else ladder.rung(precision)
+    keeps = ladder is not None and rung is not None and rung.loss is not None and ladder.keeps(rung)
+    if not (accept or keeps):
+        recipe = entry.recipe if precision.is_integer else None
+        require_min_agreement(bundle.spec, entry.file, recipe, entry.fp32_agreement, entry.warnings, "deployed")
+    return Kept(entry.file, entry.fp32_agreement, None if rung is None else rung.fresh or rung.loss)

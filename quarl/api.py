@@ -116,23 +116,36 @@ class Policy:
         """Files of the artifacts that were made of it."""
         return tuple(sorted(entry.file for entry in self.bundle.manifest.artifacts.values()))
 
-    def convert(self, bits: Bits = 8, *, accept: bool = False) -> Conversion:
+    def convert(
+        self, bits: Bits = 8, *, accept: bool = False, max_loss: float = 1.0, prefer: str = "size"
+    ) -> Conversion:
         """Make TFLite, ONNX and native artifacts, each executed and compared before it is written.
 
         Args:
-            bits: 32, 16, 8, 7 … 2, "mixed", or several of them.
+            bits: 32, 16, 8, 7 … 2, "mixed", or several of them; "auto" takes for each format the smallest that keeps
+                the return.
             accept: write also what acts as the policy in too few cases.
+            max_loss: percent of the return that "auto" may lose.
+            prefer: "speed" has "auto" take the fastest, by instructions counted in QEMU.
 
         Raises:
             PolicyError: an artifact was refused; those before it are written.
         """
         from quarl.convert.pipeline import Converted, convert_each, possible
+        from quarl.policy.ladder import AUTO
         from quarl.policy.spec import ArtifactFormat
 
         done: list[Converted] = []
-        jobs = [(self.bundle, precision, item) for precision in _precisions(bits) for item in ArtifactFormat]
+        ladder = None
+        if bits == AUTO:
+            from quarl.convert.__main__ import climb_for
+
+            ladder = climb_for(self.bundle, max_loss, prefer)
+            jobs = [(self.bundle, ladder.choose([item]), item) for item in ArtifactFormat if ladder.has_choice(item)]
+        else:
+            jobs = [(self.bundle, precision, item) for precision in _precisions(bits) for item in ArtifactFormat]
         try:
-            convert_each(possible(jobs), done.append, accept=accept)
+            convert_each(possible(jobs), done.append, accept=accept or ladder is not None)
         finally:
             self.bundle = Bundle.load(self.path)
         return Conversion(
@@ -150,6 +163,7 @@ class Policy:
                 )
                 for item in done
             ),
+            ladder,
         )
 
     def begin(self) -> None:
@@ -264,7 +278,7 @@ class Device:
 
         Args:
             policy: with these artifacts, or its name.
-            bits: which artifacts: 32, 16, 8, 7 … 2, "mixed", or several of them.
+            bits: which artifacts: 32, 16, 8, 7 … 2, "mixed", or several of them; or "auto".
             runtime: litert, tflite-runtime, onnxruntime, native, or "all".
             agent: "native" is one program that needs no Python on the device, with the native engine.
 
@@ -275,7 +289,9 @@ class Device:
 
         if isinstance(policy, str):
             policy = load(policy)
-        name, typed = str(policy.path.resolve()), ",".join(precision.value for precision in _precisions(bits))
+        name, typed = str(policy.path.resolve()), bits
+        if bits != "auto":
+            typed = ",".join(precision.value for precision in _precisions(bits))
         return self._run_verb(deploy, Deploy, policy=name, bits=typed, runtime=runtime, agent=agent)
 
     def latency(self, policy: Policy | str, *, runs: int = 2000, warmup: int = 200, path: str = "runtime") -> Latency:

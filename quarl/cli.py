@@ -67,7 +67,7 @@ VERBS: dict[str, dict[str, Verb]] = {
             ACTORQ,
         ),
         "evaluate": Verb("quarl.train.evaluate:run", "evaluate a policy on its task", LIBRARIES),
-        "import": Verb("quarl.convert.importers.__main__:run", "make a bundle of a policy of your own"),
+        "import": Verb("quarl.convert.importers.__main__:run", "make a bundle of a policy of your own", LIBRARIES),
         "export-torch": Verb(
             "quarl.convert.importers.run_export_torch:run", "ONNX of a PyTorch policy, for quarl import"
         ),

@@ -8,7 +8,10 @@ import io
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from quarl.policy.ladder import Ladder
 
 Row = Mapping[str, str]
 """A line of a table: cells by the heading of their column."""
@@ -58,7 +61,7 @@ class Printed(ABC):
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(_plain(key)): _plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]
     return getattr(value, "value", value) if value is None or not isinstance(value, int | float | str) else value
@@ -113,10 +116,17 @@ class Artifact(Printed):
 
 @dataclass(frozen=True, repr=False)
 class Conversion(Printed):
-    """The artifacts that a conversion made, each of which was executed and compared before it was written."""
+    """The artifacts that a conversion made, each of which was executed and compared before it was written.
+
+    Attributes:
+        policy: its name.
+        artifacts: one for each precision and format.
+        ladder: of ``bits="auto"``, what each precision keeps of the policy.
+    """
 
     policy: str
     artifacts: tuple[Artifact, ...]
+    ladder: Ladder | None = None
 
     def rows(self) -> Sequence[Row]:
         """Return a line for each artifact."""
@@ -126,7 +136,11 @@ class Conversion(Printed):
         """Return the artifacts' warnings, and the runtimes that were not tried."""
         absent = dict.fromkeys(name for artifact in self.artifacts for name in artifact.not_tried)
         notes = dict.fromkeys(note for artifact in self.artifacts for note in artifact.warnings)
-        return [*notes, *(f"not tried: {name}, which is not installed here." for name in absent)]
+        return [
+            *notes,
+            *(f"not tried: {name}, which is not installed here." for name in absent),
+            *([] if self.ladder is None else self.ladder.describe(self.policy).splitlines()),
+        ]
 
 
 @dataclass(frozen=True, repr=False)

@@ -30,8 +30,10 @@ def run(options: ImportOptions) -> tuple[dict[str, Any], str]:
 
 def as_json(done: Any) -> dict[str, Any]:
     """Return what was read and found, as JSON values."""
-    from quarl.convert.importers.returns import advise_bits
+    from quarl.policy import json_values
+    from quarl.policy.spec import ArtifactFormat
 
+    formats = [ArtifactFormat.TFLITE, ArtifactFormat.ONNX]
     policy = done.policy
     return {
         "source": policy.source,
@@ -42,7 +44,8 @@ def as_json(done: Any) -> dict[str, Any]:
         "warnings": list(done.warnings),
         "proof": asdict(done.proof),
         "returns": done.returns,
-        "advised_bits": advise_bits(done.returns),
+        "ladder": json_values.write(done.ladder),
+        "advised_bits": 8 if done.ladder is None else done.ladder.choose(formats).bits,
     }
 
 

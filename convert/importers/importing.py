@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from quarl.convert import opaque
+from quarl.convert.acceptance import agreement
 from quarl.convert.calibration import still_elements
 from quarl.convert.importers import recordings, registry, sources
 from quarl.convert.importers.chain import (
@@ -35,6 +36,7 @@ from quarl.convert.importers.zip_members import read_untrusted
 from quarl.policy.bundle import write_bundle
 from quarl.policy.errors import QuantizationError
 from quarl.policy.json_values import POLICY_NAMES_ALLOWED, abbreviate, is_policy_name
+from quarl.policy.ladder import FLOOR, Ladder
 from quarl.policy.opaque import execute
 from quarl.policy.places import ARTIFACTS
 from quarl.policy.reading import MANIFEST_FILE
@@ -42,6 +44,7 @@ from quarl.policy.reference import Weights, forward_float, forward_integer
 from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import (
     PROGRAM,
+    ArtifactFormat,
     ContinuousHead,
     DiscreteHead,
     EnvironmentSpec,
@@ -70,7 +73,8 @@ class Imported:
         proof: how far it is from the original.
         path: of the bundle; None with --dry-run.
         warnings: what may be wrong, a sentence each.
-        returns: original and artifacts on the same episodes, by name: JSON values; empty without a task.
+        returns: original and bundle on the same episodes, by name: JSON values; empty without a task.
+        ladder: what each precision keeps of the return; None without a task.
     """
 
     policy: ForeignPolicy
@@ -79,6 +83,7 @@ class Imported:
     path: Path | None
     warnings: tuple[str, ...]
     returns: dict[str, Any]
+    ladder: Ladder | None = None
 
 
 def import_policy(arguments: ImportOptions) -> Imported:
@@ -169,25 +174,29 @@ def import_policy(arguments: ImportOptions) -> Imported:
         except QuantizationError as error:
             warnings += (f"there is no int8 of it: {error.message}",)
     returns: dict[str, Any] = {}
-    lost: tuple[str, ...] = ()
-    if task is not None and arguments.episodes and int8 is not None:
-        from quarl.convert.importers.returns import compare_returns, describe_int8_loss
+    flies = task is not None and arguments.episodes > 0 and int8 is not None
+    if task is not None and flies:
+        from quarl.convert.importers.returns import compare_returns
 
-        returns = compare_returns(policy, spec, folded.weights, int8, task, arguments.episodes)
-        lost = describe_int8_loss(returns)
-    notes = () if task is None else task.notes
-    warnings += (*notes, *lost)
+        returns = compare_returns(policy, spec, folded.weights, task, arguments.episodes)
+    warnings += () if task is None else task.notes
     if int8 is not None:
         warnings += (
             *still_elements(spec, rows.calibration),
             *list_import_warnings(policy, rows.calibration, known_pairs is not None),
         )
-        warnings += coarse_in_int8(spec, folded.weights, int8, rows.golden)
+        warnings += poor_in_int8(spec, folded.weights, int8, rows.golden)
     if arguments.dry_run:
         return Imported(policy, spec, proof, None, warnings, returns)
     golden = None if policy.is_opaque else run(policy, rows.golden)
     bundle = write_bundle(path, spec, folded.weights, rows.calibration, rows.golden, golden_outputs=golden)
-    return Imported(policy, spec, proof, bundle.path, warnings, returns)
+    ladder = None
+    if flies:
+        from quarl.convert.ladder import Question, climb
+
+        ladder = climb(bundle, Question(episodes=arguments.episodes, task=task))
+        warnings += falls(ladder)
+    return Imported(policy, spec, proof, bundle.path, warnings, returns, ladder)
 
 
 def complete(arguments: ImportOptions, policy: ForeignPolicy, task: Task | None) -> ForeignPolicy:
@@ -308,14 +317,24 @@ def int8_outputs(spec: PolicySpec, weights: Weights, calibration: Floats) -> Cal
     return lambda rows: forward_integer(spec, network, rows)
 
 
-def coarse_in_int8(
-    spec: PolicySpec, weights: Weights, int8: Callable[[Floats], Floats], rows: Floats
-) -> tuple[str, ...]:
-    """Return the outputs of a continuous policy that int8 leaves few levels, a sentence for all of them."""
-    if spec.is_discrete:
+def falls(ladder: Ladder) -> tuple[str, ...]:
+    """Return a sentence where int8 does not keep the return."""
+    int8 = ladder.rung(Precision.INT8)
+    if int8 is None or int8.loss is None or ladder.keeps(int8) is not False:
         return ()
-    wanted = forward_float(spec, weights, rows)[:, : spec.output_size].astype(np.float64)
-    error = np.sqrt(((int8(rows)[:, : spec.output_size] - wanted) ** 2).mean(axis=0))
+    keeping = ladder.choose([ArtifactFormat.TFLITE, ArtifactFormat.ONNX])
+    return (f"int8 loses {int8.loss} of the return; {keeping.bits_argument} bits keep it.",)
+
+
+def poor_in_int8(spec: PolicySpec, weights: Weights, int8: Callable[[Floats], Floats], rows: Floats) -> tuple[str, ...]:
+    """Return a sentence where int8 acts otherwise too often, or leaves outputs of a continuous policy few levels."""
+    own, integers = forward_float(spec, weights, rows), int8(rows)
+    if spec.is_discrete:
+        same = agreement(spec, integers, own)
+        sentence = f"int8 acts as the policy in only {same:.1%} of these observations. Take 16 bits."
+        return () if same >= FLOOR else (sentence,)
+    wanted = own[:, : spec.output_size].astype(np.float64)
+    error = np.sqrt(((integers[:, : spec.output_size] - wanted) ** 2).mean(axis=0))
     coarse = np.flatnonzero(error > COARSE_SHARE * wanted.std(axis=0))
     if not len(coarse):
         return ()

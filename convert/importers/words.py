@@ -8,7 +8,7 @@ import jinja2
 import numpy as np
 
 from quarl.convert.importers.importing import Imported
-from quarl.convert.importers.returns import advise_bits
+from quarl.policy.ladder import AUTO
 from quarl.policy.locate import shorten_path
 from quarl.policy.spec import ContinuousHead, PolicySpec, Squash
 from quarl.train.intervals import brackets
@@ -44,11 +44,15 @@ format(proof.far) }} far from the data; they span {{ "%.3g" | format(proof.span)
 {{ brackets(row.minus_original_interval, "+.2f") }}{% endif %}
 
 {% endfor %}
+{% if ladder %}
+{{ ladder }}
+{% endif %}
 {% if not spec.fallback %}
   fallback     none; a robot's loop needs one, named here or with quarl serve: {{ spec.fallback_example }}
 {% endif %}
 {% if path %}
-Written: {{ path }}. Next: quarl convert --bits {{ bits }} --policy {{ spec.name if at_home else path }}
+Written: {{ path }}. Next: quarl convert --bits {{ bits }} --policy \
+{{ spec.name if at_home else path }}
 {% else %}
 Nothing was written: --dry-run.
 {% endif %}
@@ -95,7 +99,8 @@ def words(done: Imported) -> str:
         warnings=done.warnings,
         proof=done.proof,
         returns=done.returns,
-        bits=advise_bits(done.returns),
+        bits=8 if done.ladder is None else AUTO,
+        ladder=done.ladder and done.ladder.describe(spec.name),
         brackets=brackets,
         path=None if done.path is None else shorten_path(done.path),
         at_home=done.path is not None and done.path.parent.name == "artifacts",

@@ -27,6 +27,7 @@ from quarl.device.deploy.static_agent.release import static_payload
 from quarl.device.deploy.switching import begin, mark_bad, mark_bad_when_refused, still_serving, switch_on
 from quarl.device.deploy.wheels import Wheel, WheelSet, fetch, select
 from quarl.policy.bundle import Bundle
+from quarl.policy.ladder import Kept
 from quarl.policy.spec import Precision, RuntimeName
 
 BLOCK = 4096  # bytes; a file takes whole blocks of the device's file system
@@ -68,6 +69,8 @@ class DeployResult:
     """Files of unpacked wheels that the device compared with the hashes recorded when they were unpacked."""
     compared_s: float = 0.0
     """Seconds that this comparison took on the device."""
+    kept: tuple[Kept, ...] = ()
+    """What each artifact keeps of the policy."""
 
 
 def deploy(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,8 +29,9 @@ class Deploy(Waiting):
 
     Attributes:
         policy: name (III) or folder of a bundle
-        bits: 8, 16, 32, 7 … 2, mixed, or a list: 32,8
+        bits: 8, 16, 32, 7 … 2, mixed, or a list: 32,8; auto: what convert --bits auto found for the runtime
         runtime: litert, tflite-runtime, onnxruntime, native, all
+        accept: deploy also what agrees with the policy in less than three quarters of its decisions
         agent: native is one program that needs neither Python nor wheels, with the native engine; one precision
         sign_key: sign with it; default QUARL_SIGN_KEY, or this host's own key
         serial: of the release; default: the time, and above the device's last
@@ -40,6 +41,7 @@ class Deploy(Waiting):
     policy: str
     bits: str = "8"
     runtime: str = "litert"
+    accept: bool = False
     agent: Literal["python", "native"] = "python"
     sign_key: Path | None = None
     serial: int | None = None
@@ -136,19 +138,23 @@ def deploy(options: Deploy) -> tuple[Any, str]:
     """
     from quarl.device.deploy.connection import connect
     from quarl.device.deploy.deploy import deploy as deployed
-    from quarl.device.deploy.fleet.payloads import parse_bits
     from quarl.device.deploy.progress import progress_bars
     from quarl.device.deploy.signing.record import Signing
     from quarl.device.deploy.wheels import parse_runtimes
+    from quarl.policy.ladder import AUTO, choose_precisions, read_ladder, require_artifact
     from quarl.policy.locate import working_bundle
     from quarl.policy.spec import RuntimeName, executions
 
     without_python = options.agent == "native"
-    precisions = parse_bits(options.bits)
     runtimes = (RuntimeName.NATIVE,) if without_python else parse_runtimes(options.runtime)
+    choose_precisions(None, options.bits if options.bits != AUTO else "8", ())  # before a bundle is looked for
     bundle = working_bundle(options.policy)
-    for precision, runtime in executions(precisions, runtimes):  # before the device is asked anything
-        bundle.artifact(precision, runtime.artifact_format)
+    ladder = read_ladder(bundle)
+    precisions = choose_precisions(ladder, options.bits, [runtime.artifact_format for runtime in runtimes])
+    kept = tuple(  # before the device is asked anything
+        require_artifact(bundle, ladder, precision, runtime.artifact_format, options.accept)
+        for precision, runtime in executions(precisions, runtimes)
+    )
     with connect(options.target, identity=options.identity) as connection, progress_bars(not options.json) as progress:
         signing = Signing(options.sign_key, options.serial, options.allow_serial)
         result = deployed(
@@ -161,6 +167,7 @@ def deploy(options: Deploy) -> tuple[Any, str]:
             signing=signing,
             without_python=without_python,
         )
+        result = replace(result, kept=kept)
         name = connection.name
     _warn(result.warnings)
     compared = f"Compared {result.compared_files} files of its wheels there in {result.compared_s:.1f} s."
@@ -176,6 +183,7 @@ def deploy(options: Deploy) -> tuple[Any, str]:
     return result, (
         f"{result.request.policy}: release {result.release} serves on {name} "
         f"(before: {result.previous or 'none'}). Checked there: {checked}. "
+        f"Beside the policy, {'; '.join(map(str, kept))}. "
         f"Sent {result.sent_files} files, {result.sent_bytes / 1e6:.1f} MB, "
         f"reused {result.reused_files} in {result.seconds:.1f} s. {compared}".rstrip()
     )

@@ -43,6 +43,7 @@ class Rollout(Chosen):
         policy: name (III) or folder of a bundle
         bits: instead of fleet.toml's (default there: 8)
         runtime: instead of fleet.toml's (default there: litert)
+        accept: deploy also what agrees with the policy in less than three quarters of its decisions
         agent: instead of fleet.toml's
         canary: devices that go first
         batch: N or N%, devices at a time after them
@@ -57,6 +58,7 @@ class Rollout(Chosen):
     policy: str
     bits: str | None = None
     runtime: str | None = None
+    accept: bool = False
     agent: Literal["python", "native"] | None = None
     canary: NonNegativeInt = 1
     batch: str = USUAL_BATCH.text
@@ -123,7 +125,7 @@ def deploy(options: Rollout) -> tuple[Any, str]:
     fleet, selected = select_devices(options)
     members = override_settings(selected, options.runtime, options.agent, options.bits)
     bundle = working_bundle(options.policy)
-    payloads = Payloads(bundle)
+    payloads = Payloads(bundle, options.accept)
     payloads.require_artifacts(members)
     settings = Settings(
         canaries=options.canary,

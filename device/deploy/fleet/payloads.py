@@ -14,12 +14,8 @@ from quarl.device.deploy.probe import TargetFacts
 from quarl.device.deploy.wheels import WheelSet, parse_runtimes
 from quarl.policy.bundle import Bundle
 from quarl.policy.errors import PolicyError
+from quarl.policy.ladder import Ladder, choose_precisions, read_ladder, require_artifact
 from quarl.policy.spec import Precision, RuntimeName, executions
-
-
-def parse_bits(text: str) -> tuple[Precision, ...]:
-    """Read ``8`` or ``32,8``: the precisions to deploy, in this order, each once."""
-    return tuple(dict.fromkeys(Precision.parse(part.strip()) for part in text.split(",")))
 
 
 class Payloads:
@@ -27,10 +23,11 @@ class Payloads:
 
     Attributes:
         bundle: the policy.
+        accept: also what agrees with the policy in too few decisions.
     """
 
-    def __init__(self, bundle: Bundle) -> None:
-        self.bundle = bundle
+    def __init__(self, bundle: Bundle, accept: bool = False) -> None:
+        self.bundle, self.accept, self.ladder = bundle, accept, read_ladder(bundle)
         self._lock = threading.Lock()
         self._made: dict[Hashable, Payload | HostError | PolicyError] = {}
 
@@ -44,10 +41,11 @@ class Payloads:
 
         Raises:
             BundleError: one is not; says how to make it.
+            AcceptanceError: it agrees with the policy in too few decisions.
         """
-        for precisions, runtimes, _ in dict.fromkeys(map(parse_member_settings, members)):
+        for precisions, runtimes, _ in dict.fromkeys(parse_member_settings(member, self.ladder) for member in members):
             for precision, runtime in executions(precisions, runtimes):
-                self.bundle.artifact(precision, runtime.artifact_format)
+                require_artifact(self.bundle, self.ladder, precision, runtime.artifact_format, self.accept)
 
     def of(self, member: Member, facts: TargetFacts) -> tuple[Payload, WheelSet]:
         """Return what a device gets.
@@ -55,7 +53,7 @@ class Payloads:
         Raises:
             UnsupportedDeviceError, WheelError, BundleError: as ``deploy``.
         """
-        precisions, runtimes, without_python = parse_member_settings(member)
+        precisions, runtimes, without_python = parse_member_settings(member, self.ladder)
         wheel_set = wheels_for(facts, runtimes, without_python)
         kind = (precisions, runtimes, without_python, wheel_set)
         with self._lock:
@@ -71,7 +69,9 @@ class Payloads:
         raise outcome
 
 
-def parse_member_settings(member: Member) -> tuple[tuple[Precision, ...], tuple[RuntimeName, ...], bool]:
+def parse_member_settings(
+    member: Member, ladder: Ladder | None = None
+) -> tuple[tuple[Precision, ...], tuple[RuntimeName, ...], bool]:
     """Precisions and runtimes of a device, and whether it gets the agent without Python.
 
     Raises:
@@ -81,7 +81,8 @@ def parse_member_settings(member: Member) -> tuple[tuple[Precision, ...], tuple[
     if member.agent not in (None, "python", "native"):
         raise HostError(f"The agent of {member.target} must be python or native, got {member.agent!r}.")
     runtimes = (RuntimeName.NATIVE,) if without_python else tuple(parse_runtimes(member.runtime or "litert"))
-    return parse_bits(member.bits or "8"), runtimes, without_python
+    precisions = choose_precisions(ladder, member.bits or "8", [runtime.artifact_format for runtime in runtimes])
+    return precisions, runtimes, without_python
 
 
 def override_settings(

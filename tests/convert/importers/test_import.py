@@ -31,7 +31,6 @@ from quarl.convert.importers.chain import (
 )
 from quarl.convert.importers.fold import Folded, fold
 from quarl.convert.importers.proof import prove
-from quarl.convert.importers.returns import advise_bits
 from quarl.policy.bundle import Bundle, write_bundle
 from quarl.policy.errors import QuantizationError, SpecError
 from quarl.policy.history import History
@@ -582,28 +581,20 @@ def test_outputs_beyond_float16s_roundings_are_refused(half: Path, capsys: pytes
     assert "(on the given pairs)" in capsys.readouterr().err and not (half / "made").exists()
 
 
-def row(low: float, high: float) -> dict[str, Any]:
-    return {"minus_original": (low + high) / 2, "minus_original_interval": (low, high)}
-
-
-def test_the_fewest_bits_that_keep_the_return_are_advised() -> None:
-    assert advise_bits({}) == 8 and advise_bits({"int8": row(-3.0, 1.0)}) == 8
-    assert advise_bits({"int8": row(-9.0, -1.0), "fp16": row(-1.0, 1.0)}) == 16
-    assert advise_bits({"int8": row(-9.0, -1.0), "fp16": row(-8.0, -2.0)}) == 32
-    assert advise_bits({"int8": {"minus_original": -5.0, "minus_original_interval": None}}) == 8, "nothing is known"
-
-
 def test_an_import_with_poor_int8_recommends_another_precision(
     tmp_path: Path, monkeypatch: Patch, capsys: Capture
 ) -> None:
-    def other(spec: Any, weights: Any, rows: Any) -> Any:  # integers that decide the contrary
-        return quantize_network(spec, {**weights, "head/kernel": -weights["head/kernel"]}, rows)
+    def other(spec: Any, weights: Any, rows: Any, *how: Any) -> Any:  # integers that decide the contrary
+        return quantize_network(spec, {**weights, "head/kernel": -weights["head/kernel"]}, rows, *how)
 
     words = [str(FILES / "sb3/ppo_cartpole/policy.zip"), "--task", "CartPole-v1", "--name", "pole", "--episodes", "10"]
     monkeypatch.setattr(importing, "quantize_network", other)
-    assert main([*words, "--output-path", str(tmp_path / "pole")]) == 0
-    said = capsys.readouterr().out
-    assert "16 bits keep it" in said and "quarl convert --bits 16 --policy" in said and "fp16     return" in said
+    monkeypatch.setattr(pipeline, "quantize_network", other)
+    assert main([*words, "--output-path", str(tmp_path / "pole"), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["advised_bits"] == 16 and any("16 bits keep it" in sentence for sentence in answer["warnings"])
+    assert any("int8 acts as the policy in only" in sentence for sentence in answer["warnings"])
     monkeypatch.undo()
     assert main([*words, "--output-path", str(tmp_path / "whole")]) == 0
-    assert "--bits 8 --policy" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "8      " in said and "taken for tflite, onnx" in said and "quarl convert --bits auto --policy" in said
