@@ -306,9 +306,9 @@ def describe_recommendation(kept: Table) -> Section:
     """Show the kept answer of ``quarl recommend``: its sentences, and the best candidate of each precision."""
     best: dict[str, dict[str, str]] = {}
     for row in filter(None, kept.rows):
-        cells = {name: cell for name, cell in zip(kept.headers, row, strict=True) if name not in ("return", "p50")}
+        cells = {name: cell for name, cell in zip(kept.headers, row, strict=True) if name != "p50"}
         best.setdefault(cells["precision"], cells)
-    sentences = [note for note in kept.notes if note.startswith(("Deploy", "Why", "None of", "Measured"))]
+    sentences = [note for note in kept.notes if note.startswith(("Deploy", "Why", "Nothing", "Measured"))]
     return Section(f"Policy {kept.title}", sentences, tabulate("recommend", kept.title, best.values(), left=3))
 
 

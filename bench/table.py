@@ -117,12 +117,11 @@ def tables(options: Options) -> tuple[dict[str, Made], dict[str, str]]:
 
 def _makers() -> dict[str, Callable[[Kept], Made]]:
     """Return what makes each table of what is kept, by the table's name."""
-    from quarl.bench import case_study, flights, native, paper, pressure, virtual_pi
+    from quarl.bench import case_study, flights, native, paper, pressure, recommend, virtual_pi
     from quarl.bench.imports import imports_table
     from quarl.bench.loop_timing.tables import punctuality_table, round_trip_table
     from quarl.bench.memory_pressure.cases import pressure_table
     from quarl.bench.peers.__main__ import peers_table
-    from quarl.bench.recommending import answer
     from quarl.bench.report.selection import Selection
 
     def of_answer(table: Callable[[dict[str, Any]], Table], name: str, command: str) -> Callable[[Kept], Made]:
@@ -146,7 +145,7 @@ def _makers() -> dict[str, Callable[[Kept], Made]]:
         flights.LATENCY_FLOWN: lambda kept: flights.latency_flown(kept.selection("latency-flown"), kept.preset),
         virtual_pi.VIRTUAL_PI: lambda kept: virtual_pi.virtual_pi(kept.reports("virtual-pi"), kept.preset),
         flights.ZOO: zoo,
-        "recommend": lambda kept: (answer.load_kept_table(), []),
+        "recommend": lambda kept: (recommend.load_kept_table(), []),
         flights.DYNAMICS: partial(dynamics, flights.DYNAMICS),
         flights.RISES: partial(dynamics, flights.RISES),
         flights.AIRSIM_FLIGHTS: lambda kept: flights.airsim_flights(kept.reports("airsim-flights"), kept.preset),

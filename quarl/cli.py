@@ -117,7 +117,9 @@ VERBS: dict[str, dict[str, Verb]] = {
         "bench native": Verb("quarl.bench.native:native", "the native engine beside the other runtimes"),
         "bench imports": Verb("quarl.bench.imports:imports", "public policy files: which can be imported"),
         "bench instructions": Verb("quarl.bench.instructions:instructions", "what a decision costs a Cortex-A53"),
-        "recommend": Verb("quarl.bench.recommend:recommend", "precision, runtime and agent for a policy and a device"),
+        "recommend": Verb(
+            "quarl.bench.recommend:recommend", "precision, runtime and agent for a policy and a device", LIBRARIES
+        ),
         "study all": Verb("quarl.bench.study.everything:everything", "the whole quantization study, in one command"),
         "study sweep": Verb("quarl.bench.study.sweep:sweep", "how few bits does a policy take?", ONE_THREAD),
         "study qat": Verb("quarl.bench.study.learning.qat:qat", "is learning with quantizers worth it?"),

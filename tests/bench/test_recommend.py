@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -15,50 +14,38 @@ import pytest
 
 from quarl import cli
 from quarl.bench import recommend
-from quarl.bench.command_line import BenchError, UsageError
+from quarl.bench.command_line import BenchError
 from quarl.bench.device_session import access
 from quarl.bench.device_session.access import Device
 from quarl.bench.device_session.questions import Served
-from quarl.bench.recommending import measurements
-from quarl.bench.recommending.answer import candidates_table, sentences
-from quarl.bench.recommending.deciding import Demand
-from quarl.bench.recommending.measurements import (
-    Measurements,
-    Question,
-    candidate_pairs,
-    choose_preset,
-    compute_return_kept,
-    reference_precision,
-    select_played_pairs,
-    select_release_pairs,
-)
-from quarl.bench.recommending.timing import runtimes_of, time_in_turns
-from quarl.bench.recommending.verdict import Verdict
+from quarl.bench.recommending import Candidate, candidate_pairs, measure, rank, runtimes_of, time_in_turns
 from quarl.bench.report.document import Report, Transport
-from quarl.bench.tables import Table
+from quarl.convert import ladder
+from quarl.convert.ladder import Question
 from quarl.device.deploy.errors import UnsupportedDeviceError
 from quarl.device.deploy.probe import PythonFacts, TargetFacts
+from quarl.policy import json_values
 from quarl.policy.bundle import Bundle
+from quarl.policy.ladder import Ladder, Loss, Prefer, Rung
 from quarl.policy.locate import working_bundle
-from quarl.policy.reading import ArtifactEntry, FileRecord
 from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
-from quarl.train.suites.make import make_task
-from quarl.train.suites.task import Evaluation
 from tests.refusals import refused
 
-FP32, FP16, INT8, INT4 = Precision.FP32, Precision.FP16, Precision.INT8, Precision.INT4
-LITERT, TFLITE, ONNX = RuntimeName.LITERT, RuntimeName.TFLITE_RUNTIME, RuntimeName.ONNXRUNTIME
-MIXED, NATIVE = Precision.MIXED, RuntimeName.NATIVE
-QUESTION = Question("pole", Demand(0.7, 20.0), "", 3, 7, 700)
+FP32, INT8, INT4 = Precision.FP32, Precision.INT8, Precision.INT4
+TFLITE, LITERT, ONNX, NATIVE = RuntimeName
+    RuntimeName.LITERT,
+    RuntimeName.TFLITE_RUNTIME,
+    RuntimeName.ONNXRUNTIME,
+    RuntimeName.NATIVE,
+)
 MEGABYTE = 1_000_000
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["I", "--success-floor", "95"], "95 % is 0.95"),
-        (["I", "--success-floor", "0"], "allowed is above 0, up to 1"),
-        (["I", "--success-floor", "nan"], "allowed is above 0, up to 1"),
+        (["I", "--max-loss", "100"], "above 0 and below 100"),
+        (["I", "--max-loss", "nan"], "above 0 and below 100"),
         (["I", "--deadline-ms", "-1"], "type 20, or 0.5"),
         (["I", "--deadline-ms", "2,5"], "type 20, or 0.5"),
         (["I", "--episodes", "1"], "one episode has no interval"),
@@ -80,32 +67,10 @@ def test_p99_has_as_many_runs_as_it_needs() -> None:
     assert compute_required_runs(0.99) == recommend.FEWEST_RUNS
 
 
-def test_a_bundle_or_preset_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bundle_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
     assert recommend.main(["absent", "--json"]) == 2
     printed = capsys.readouterr()
-    assert "there is no policy 'absent'" in printed.err
-    assert json.loads(printed.out)["ok"] is False
-    navigation, cartpole = make_task("navigation"), make_task("CartPole-v1")
-    assert choose_preset(navigation, None) == "hard"
-    assert choose_preset(navigation, "easy") == "easy"
-    assert choose_preset(cartpole, None) == ""
-    with pytest.raises(UsageError, match="easy, medium, shipped"):
-        choose_preset(navigation, "moon")
-    with refused(UsageError, "task_has_no_presets"):
-        choose_preset(cartpole, "hard")
-
-
-def test_the_share_of_a_return_that_is_kept() -> None:
-    # F = 100, Q = 95: E = 5 %. d = (4, 6), R = 0.05, d − R f = (4 − 4.9, 6 − 5.1) = ±0.9, s = 1.2728,
-    # half = 12.7062 · 1.2728 / √2 = 11.436 %
-    kept = compute_return_kept([94.0, 96.0], [98.0, 102.0])
-    assert (kept.value, kept.low, kept.high) == pytest.approx((0.95, 0.95 - 0.1143558426, 0.95 + 0.1143558426))
-    # More is better with negative returns, too: −110 instead of −100 keeps 90 %, −90 is 110 %.
-    assert compute_return_kept([-110.0, -110.0], [-100.0, -100.0]).value == pytest.approx(0.90)
-    better = compute_return_kept([-91.0, -89.0], [-100.0, -100.0])
-    assert (better.value, better.low, better.high) == pytest.approx((1.1, 1.1 - 0.1270620474, 1.1 + 0.1270620474))
-    with refused(BenchError, "zero_reference_return"):
-        compute_return_kept([1.0, 1.0], [-1.0, 1.0])
+    assert "there is no policy 'absent'" in printed.err and json.loads(printed.out)["ok"] is False
 
 
 def facts(*versions: tuple[int, int, int], glibc: tuple[int, int] = (2, 36), available: int = 1 << 29) -> TargetFacts:
@@ -170,7 +135,7 @@ def test_every_turn_is_timed_in_a_process_of_its_own() -> None:
 def test_an_emulator_is_refused_before_anything_is_converted_or_deployed(
     balancing: Callable[..., Bundle], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def too_late(*_: object) -> None:
+    def too_late(*_: object, **__: object) -> None:
         raise AssertionError
 
     @contextmanager
@@ -181,136 +146,87 @@ def test_an_emulator_is_refused_before_anything_is_converted_or_deployed(
     monkeypatch.setattr(access, "connect", connected)
     monkeypatch.setattr(probe, "probe", lambda _: facts((3, 11, 2)))
     monkeypatch.setattr(probe, "is_emulated", lambda *_: True)
-    monkeypatch.setattr(measurements, "convert_copy", too_late)
-    monkeypatch.setattr(measurements, "deploy_candidates", too_late)
-    bundle, task = balancing(tmp_path / "pole"), make_task("CartPole-v1")
+    monkeypatch.setattr(ladder, "climb", too_late)
+    asked: tuple[Any, ...] = Question(), "pi@virtual", [LITERT], 700, "runtime", 20.0
     with refused(BenchError, "emulated_target"):
-        measurements.measure(bundle, task, replace(QUESTION, target="pi@virtual"))
+        measure(balancing(tmp_path / "pole"), *asked)
     monkeypatch.setattr(probe, "is_emulated", lambda *_: False)
     with pytest.raises(AssertionError):
-        measurements.measure(bundle, task, QUESTION)
+        measure(balancing(tmp_path / "pole"), *asked)
 
 
-def test_what_plays_and_what_can_be_chosen(balancing: Callable[..., Bundle], tmp_path: Path) -> None:
-    bundle = balancing(tmp_path / "pole")
-    assert candidate_pairs(bundle, [LITERT, ONNX]) == [
-        (FP32, LITERT), (FP32, ONNX), (FP16, LITERT), (FP16, ONNX), (INT8, LITERT), (INT8, ONNX),
-    ]  # fmt: skip
-    fewer = [(INT4, LITERT), (Precision.INT3, LITERT), (Precision.INT2, LITERT)]
-    assert select_played_pairs(bundle, [LITERT, ONNX])[6:] == fewer
-    packed = candidate_pairs(bundle, [LITERT, NATIVE])
-    assert packed == [
-        (FP32, LITERT), (FP16, LITERT), (INT8, LITERT), (INT8, NATIVE), (MIXED, NATIVE), (INT4, NATIVE),
-    ]  # fmt: skip
-    assert set(select_release_pairs(packed)) == {*packed, (MIXED, LITERT), (INT4, LITERT)}
-    # Where the native engine is all that there is, int8 is what the others keep a share of.
-    alone = select_played_pairs(bundle, [NATIVE])
-    assert alone == [(each, NATIVE) for each in (INT8, MIXED, INT4, Precision.INT3, Precision.INT2)]
-    assert reference_precision(bundle, NATIVE) is INT8
-    assert reference_precision(bundle, LITERT) is FP32
+TFLITE_FILE, NATIVE_FILE = ArtifactFormat.TFLITE, ArtifactFormat.NATIVE
+KEPT, LOST = Loss(0.2, -0.4, 0.8, 400), Loss(9.0, 7.0, 11.0, 50)
+LADDER = Ladder("0" * 64, FP32, "CartPole-v1", "", 7, 1.0, Prefer.SIZE, (
+    Rung(INT4, 0.8, {TFLITE_FILE: 100, NATIVE_FILE: 50}, KEPT),
+    Rung(INT8, 0.9, {TFLITE_FILE: 100, NATIVE_FILE: 90}, LOST),
+    Rung(FP32, 1.0, {TFLITE_FILE: 400}),
+), ("int8: head is to blame.",))  # fmt: skip
 
 
-@pytest.fixture
-def measured(
-    balancing: Callable[..., Bundle],
-    tmp_path: Path,
-    latency_report: Callable[..., Report],
-    memory_report: Callable[..., Report],
-    monkeypatch: pytest.MonkeyPatch,
-) -> Callable[..., Measurements]:
-    """fp32 at 2.0 µs and int8 at 1.5 µs, three episodes each, and int4, which only played."""
+def test_what_keeps_the_return_is_a_candidate_where_it_is_packed() -> None:
+    assert candidate_pairs(LADDER, [LITERT, NATIVE]) == [(INT4, NATIVE), (FP32, LITERT)]
+    assert candidate_pairs(LADDER, [NATIVE]) == [(INT4, NATIVE)]
 
-    def entry(precision: Precision, _: ArtifactFormat) -> ArtifactEntry:
-        data = b"0" * 1000 * precision.bits
-        return ArtifactEntry(
-            f"{precision.value}.tflite", precision, ArtifactFormat.TFLITE, "", "float32 arithmetic",
-            FileRecord.of(data), "golden", None, {},
-        )  # fmt: skip
 
-    def played(*returns: float) -> Evaluation:
-        return Evaluation("", 3, None, None, sum(returns) / 3, (0.0, 1.0), 9.0, returns=returns)
+def candidate(name: str, p50: float, turns: tuple[float, ...] = (), **changes: Any) -> Candidate:
+    precision, runtime = name.split()
+    own = Candidate(precision, runtime, "", 1000, "", "", p50, 2 * p50, turns or (p50,), 5000, True, True)
+    return replace(own, **changes)
 
-    def make(**changes: Any) -> Measurements:
-        copy = balancing(tmp_path / "pole")
-        monkeypatch.setattr(Bundle, "artifact", lambda self, *asked: entry(*asked))
-        returns = {FP32: (10.0, 10.0, 10.0), INT8: (9.0, 10.0, 11.0), INT4: (1.0, 1.0, 1.0)}
-        timed = {
-            (precision, LITERT): (
-                memory_report("pole", precision.value), latency_report("pole", precision.value, p50, **changes),
-            )
-            for precision, p50 in ((FP32, 2000), (INT8, 1500))
+
+FAST = candidate("int8 litert", 100.0, (90.0, 110.0))
+RANKED = {
+    "the fastest": ([candidate("fp32 litert", 200.0), FAST], ["int8 litert", "fp32 litert"]),
+    "of those as fast the smallest": (
+        [FAST, candidate("int4 native", 105.0, (95.0, 120.0), bytes=500)], ["int4 native", "int8 litert"],
+    ),
+    "then the least memory": (
+        [FAST, candidate("int8 native", 105.0, (95.0, 120.0), bytes=995, resident_bytes=9)],
+        ["int8 native", "int8 litert"],
+    ),
+    "a page more decides nothing": (
+        [candidate("int8 native", 105.0, (95.0, 120.0), resident_bytes=4990), FAST], ["int8 litert", "int8 native"],
+    ),
+    "memory that is not known decides nothing": (
+        [FAST, candidate("int8 native", 105.0, (95.0, 120.0), resident_bytes=None)], ["int8 litert", "int8 native"],
+    ),
+    "what is late comes last": (
+        [replace(FAST, in_time=False), candidate("fp32 litert", 300.0)], ["fp32 litert", "int8 litert"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", RANKED)
+def test_the_order_of_candidates(case: str) -> None:
+    candidates, order = RANKED[case]
+    assert [f"{one.precision} {one.runtime}" for one in rank(candidates)] == order
+
+
+def test_the_table_and_the_sentences(latency_report: Callable[..., Report]) -> None:
+    def answered(*candidates: Candidate, **changes: Any) -> tuple[list[tuple[str, ...]], str, list[str]]:
+        report = latency_report("pole", "int4", 1500, **changes)
+        document = {
+            "bundle": "pole", "policy": "pole", "target": report.target, "deadline_ms": 0.0002, "path": "runtime",
+            "ladder": json_values.write(LADDER), "candidates": [asdict(one) for one in candidates], "played_on": "here",
+            "excluded_runtimes": {"tflite-runtime": "no wheel"}, "reports": [report.to_dict()],
         }  # fmt: skip
-        episodes = {(precision, LITERT): played(*each) for precision, each in returns.items()}
-        reason = "Python 3.13 on aarch64 lacks tflite-runtime"
-        return measurements.summarise(copy, episodes, timed, {TFLITE: reason}, "")
+        table, sentences = recommend.make_table(json.loads(json.dumps(document)))
+        return list(table.rows), "\n".join(table.notes), sentences
 
-    return make
-
-
-@pytest.fixture
-def answered(
-    measured: Callable[..., Measurements], balancing: Callable[..., Bundle], tmp_path: Path
-) -> Callable[..., tuple[Verdict, Table]]:
-    def make(demand: Demand, presets: tuple[str, ...] = ("",), **changes: Any) -> tuple[Verdict, Table]:
-        one = measured(**changes)
-        question = replace(QUESTION, demand=demand, target=changes.get("target", "pi@raspberrypi"))
-        task = replace(make_task("CartPole-v1"), presets=presets)
-        verdict = Verdict.of(balancing(tmp_path / "asked"), task, question, one)
-        table = candidates_table(verdict)
-        return verdict, table
-
-    return make
-
-
-Answered = Callable[..., tuple[Verdict, Table]]
-
-
-def test_the_table_has_the_verdict_the_bits_and_what_is_not_there(answered: Answered) -> None:
-    _, made = answered(Demand(0.7, 20.0))
-    # int8 keeps 1.0, s = 1, half = 4.3027 / √3 · 10 % = 24.8 %
-    assert [row[:4] for row in made.rows] == [
-        ("int8", "litert", "chosen", "100.0 [75.2, 124.8]"),
-        ("fp32", "litert", "meets both", "100.0"),
-        ("int4", "litert", "misses floor", "10.00"),
+    best, late = candidate("int4 native", 100.0), candidate("fp32 litert", 500.0, in_time=False)
+    rows, notes, sentences = answered(best, late)
+    assert [row[:5] for row in rows] == [
+        ("int4", "native", "chosen", "80.0", "0.2 [-0.4, 0.8]"),
+        ("fp32", "litert", "too late", "100.0", "–"),
+        ("int8", "any", "loses more", "90.0", "9 [7, 11]"),
     ]
-    assert made.rows[0][5:] == ("1.50 µs [1.50, 1.50]", made.rows[0][6], "8.00", "35.5")
-    assert made.rows[2][5:] == ("as int8", "as int8", "4.00", "as int8")
-    notes = "\n".join(made.notes)
-    assert "Without brackets: all episodes are equal, which says nothing of other ones" in notes
-    assert "How few bits: int8 is the narrowest at the floor." in notes
-    assert "Fewer than 8 bits run as int8 does, unpacked in an int8 container" in notes
-    assert "No tflite-runtime: Python 3.13 on aarch64 lacks tflite-runtime" in notes
-    assert "pi@raspberrypi: Raspberry Pi 3 Model B" in notes
-    assert "local is this machine" not in notes
-
-
-def test_what_is_not_valid_is_said(answered: Answered) -> None:
-    hot = {"valid": False, "invalid_reasons": ("it throttled",), "target": "local"}
-    _, made = answered(Demand(0.7, 20.0), presets=("hard", "shipped"), **hot)
-    notes = "\n".join(made.notes)
-    assert "NOT VALID: fp32 litert: it throttled, int8 litert: it throttled" in notes
-    assert "local is this machine" in notes
-    assert "--preset hard, --preset shipped" in notes
-
-
-def test_the_document_holds_everything(answered: Answered) -> None:
-    verdict, table = answered(Demand(0.95, 0.001))
-    made = json.loads(json.dumps(asdict(verdict), allow_nan=False))
-    stored = Verdict.of_document({**made, "seconds": 1.0})
-    assert sentences(stored) == sentences(verdict)
-    assert candidates_table(stored) == table
-    assert made["recommended"] is None
-    assert made["quality"] == "return kept"
-    by_precision = {each["precision"]: each for each in made["candidates"]}
-    assert by_precision["fp32"]["verdict"] == "misses deadline"
-    assert by_precision["int8"]["verdict"] == "misses both"
-    assert by_precision["int8"]["points_short_of_floor"] == pytest.approx(95 - 75.159, abs=1e-3)
-    assert by_precision["int8"]["artifact_bytes"] == 8000
-    assert [each["precision"] for each in made["fewer_bits"]] == ["int4"]
-    assert made["fewest_bits_at_the_floor"] is None
-    # fp32 takes 2.2 times the deadline; int8 1.7 times, and 0.95 / 0.752 = 1.26 times the floor.
-    assert made["change"]["would_be"]["name"] == "int8 with litert"
-    assert [report["kind"] for report in made["reports"]] == ["memory", "memory", "latency", "latency"]
+    assert "No tflite-runtime: no wheel" in notes and "NOT VALID" not in notes
+    assert sentences[0].endswith("quarl deploy --policy pole --bits 4 --runtime native --target pi@raspberrypi")
+    assert "1 of 2 candidates" in sentences[1] and sentences[2] == LADDER.hints[0]
+    _, notes, sentences = answered(late, valid=False, invalid_reasons=("it throttled",), target="local")
+    assert "NOT VALID: int4 litert: it throttled" in notes and "local is this machine" in notes
+    assert "Nearest: fp32 with litert, by --deadline-ms 0.001" in sentences[1]
 
 
 @pytest.mark.slow
@@ -331,44 +247,26 @@ def test_for_real_on_the_embedded_device(
     before = {path.name: path.read_bytes() for path in bundle.path.iterdir()}
     capsys.readouterr()
 
-    typed = [str(bundle.path), "--episodes", "3", "--runs", "662", "--output", "made/answer.json"]
-    assert recommend.main([*typed, "--success-floor", "0.5", "--deadline-ms", "1000"]) == 0
+    typed = [str(bundle.path), "--episodes", "2", "--runs", "662", "--max-loss", "99", "--output", "made/answer.json"]
+    assert recommend.main([*typed, "--deadline-ms", "1000"]) == 0
     printed = capsys.readouterr()
-    assert "reaching local" in printed.err
     answer = json.loads((tmp_path / "made" / "answer.json").read_text(encoding="utf-8"))
     names = [(each["precision"], each["runtime"]) for each in answer["candidates"]]
-    wanted = [(p.value, r.value) for p in (FP32, FP16, INT8) for r in p.runtimes]
-    wanted += [("mixed", "native"), ("int4", "native")]
-    assert sorted(names) == sorted(wanted)
-    assert names[0] == (answer["recommended"]["precision"], answer["recommended"]["runtime"])
-    assert [each["precision"] for each in answer["fewer_bits"]] == ["int4", "int3", "int2"]
-    assert printed.out.rstrip().splitlines()[-4:] == [*answer["explanation"], answer["what_would_change_it"]]
-    assert answer["explanation"][0].startswith(f"Deploy {names[0][0]} with {names[0][1]}: return kept ")
+    assert (FP32.value, LITERT.value) in names and (INT8.value, NATIVE.value) in names
+    assert answer["recommended"] == answer["candidates"][0]
+    assert f"Deploy {names[0][0]} with {names[0][1]}: quarl deploy --policy {bundle.path}" in printed.out
     for each in answer["candidates"]:
-        assert each["resident_bytes"] > 10 * MEGABYTE
-        assert 0 < each["p50_ns"] <= each["p99_ns"]
+        assert each["resident_bytes"] > 10 * MEGABYTE and 0 < each["p50_ns"] <= each["p99_ns"]
         assert len(each["turns_ns"]) == 4
-    fp32 = next(each for each in answer["candidates"] if (each["precision"], each["runtime"]) == ("fp32", "litert"))
-    assert fp32["quality"]["value"] == 1.0
     assert {report["transport"] for report in answer["reports"]} == {"loopback"}
 
     assert {path.name: path.read_bytes() for path in bundle.path.iterdir()} == before
     assert cli.main(["releases"]) == 0
-    listed = capsys.readouterr().out
-    serving = [line for line in listed.splitlines() if line.lstrip().startswith("*")]
-    assert len(serving) == 1
-    assert "  int8 in litert  " in serving[0]
-
-    four = next(each for each in answer["candidates"] if each["precision"] == "int4")
-    assert (four["file"], four["runs_as_int8"]) == ("int4.native", False)
+    serving = [line for line in capsys.readouterr().out.splitlines() if line.lstrip().startswith("*")]
+    assert len(serving) == 1 and "  int8 in litert  " in serving[0]
 
     assert recommend.main([*typed, "--runtime", "litert", "--deadline-ms", "1e-6", "--json"]) == recommend.EXIT_NONE
     missed = json.loads(capsys.readouterr().out)
-    assert missed["ok"] is True
-    assert missed["recommended"] is None
+    assert missed["ok"] is True and missed["recommended"] is None
     assert {each["runtime"] for each in missed["candidates"]} == {"litert"}
-    assert {each["verdict"] for each in missed["candidates"]} <= {"misses deadline", "misses both"}
-    words = shlex.split(missed["what_would_change_it"].removeprefix("Nearest: "))
-    assert words[:3] == ["quarl", "recommend", str(bundle.path)]
-    assert float(words[words.index("--deadline-ms") + 1]) == missed["change"]["deadline_ms"] > 1e-6
     assert working_bundle(str(bundle.path)).manifest.artifacts.keys() == {"int8.tflite"}

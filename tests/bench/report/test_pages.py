@@ -78,7 +78,7 @@ FEWER = {
     "study width": ["--output-path", "pictures"],
     # a machine that does much else at the time may let a decision wait for more than 20 ms
     "recommend": [
-        "--episodes", "2", "--runs", "662", "--runtime", "litert", "--deadline-ms", "2000", "--success-floor", "0.05",
+        "--episodes", "2", "--runs", "662", "--runtime", "litert", "--deadline-ms", "2000", "--max-loss", "95",
     ],
 }  # fmt: skip
 WHERE = {"train": ["--output-path", "artifacts/trained"]}  # unless the line says where

@@ -1,1 +1,0 @@
-"""Which precision and runtime, from what was measured: the work of ``bench/recommend.py``."""
