@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Literal
@@ -149,15 +150,18 @@ def climb_for(
 ) -> Ladder:
     """Return a policy's ladder; where the fastest is wanted, instructions are counted."""
     question = Question(max_loss, Prefer(prefer), episodes)
-    count = _count_instructions if question.prefer is Prefer.SPEED else None
+    count = partial(_count_instructions, formats) if question.prefer is Prefer.SPEED else None
     return climb(bundle, question, formats, count, lambda doing: say(f"{bundle.spec.name}, {doing}"))
 
 
-def _count_instructions(bundle: Bundle, precision: Precision) -> dict[RuntimeName, int]:
-    """Return the instructions of a decision on a Cortex-A53, counted in QEMU, in a runtime of each format."""
+def _count_instructions(
+    formats: Sequence[ArtifactFormat], bundle: Bundle, precision: Precision
+) -> dict[RuntimeName, int]:
+    """Return the instructions of a decision on a Cortex-A53, counted in QEMU, in a runtime of each of these formats."""
     from quarl.bench.qemu_counter.counting import count
 
-    runtimes = RuntimeName.NATIVE, RuntimeName.LITERT, RuntimeName.ONNXRUNTIME
+    usual = RuntimeName.NATIVE, RuntimeName.LITERT, RuntimeName.ONNXRUNTIME
+    runtimes = [runtime for runtime in usual if runtime.artifact_format in formats]
     jobs = possible((bundle, precision, runtime.artifact_format) for runtime in runtimes)
     with tempfile.TemporaryDirectory(prefix="ladder-") as folder:
         copy = copy_bundle(bundle, Path(folder) / bundle.spec.name, origin="zoo")

@@ -33,11 +33,6 @@ from tests.refusals import refused
 
 FP32, INT8, INT4 = Precision.FP32, Precision.INT8, Precision.INT4
 TFLITE, LITERT, ONNX, NATIVE = RuntimeName
-    RuntimeName.LITERT,
-    RuntimeName.TFLITE_RUNTIME,
-    RuntimeName.ONNXRUNTIME,
-    RuntimeName.NATIVE,
-)
 MEGABYTE = 1_000_000
 
 

@@ -18,6 +18,7 @@ from quarl.device.deploy.errors import HostError
 from quarl.device.deploy.golden import Step
 from quarl.device.deploy.releases import list_releases
 from quarl.device.deploy.wheels import WheelSet
+from quarl.policy.ladder import Kept, Loss
 from quarl.policy.spec import Precision, RuntimeName
 from tests.device_deploy.devices import Site, stand_in_payload, stand_in_wheel
 
@@ -175,13 +176,18 @@ def test_the_command_prints_warnings_and_succeeds(
     request = DeployRequest("pi@pi", "P", (Precision.INT8,), (RuntimeName.LITERT,))
     done = DeployResult(request, "0002-b", "0001-a", False, 1, 1, 0, (), (), (), 1.0, ("the card is slow",))
     monkeypatch.setattr("quarl.device.deploy.deploy.deploy", lambda *args, **options: done)
-    monkeypatch.setattr("quarl.policy.locate.working_bundle", lambda name: SimpleNamespace(artifact=lambda *args: None))
+    monkeypatch.setattr("quarl.policy.locate.working_bundle", lambda name: None)
+    monkeypatch.setattr("quarl.policy.ladder.read_ladder", lambda bundle: None)
+    kept = Kept("int8.tflite", 0.975, Loss(0.4, 0.1, 0.7, 500))
+    monkeypatch.setattr("quarl.policy.ladder.require_artifact", lambda *args: kept)
     connected = contextlib.nullcontext(SimpleNamespace(name="pi@pi"))
     monkeypatch.setattr("quarl.device.deploy.connection.connect", lambda target, identity: connected)
     assert cli.main(["deploy", "--policy", "P", *(["--json"] if json_wanted else [])]) == 0
     printed = capsys.readouterr()
     assert printed.err == "warning: the card is slow\n"
     if json_wanted:
-        assert json.loads(printed.out)["warnings"] == ["the card is slow"]
+        answer = json.loads(printed.out)
+        assert answer["warnings"] == ["the card is slow"] and answer["kept"][0]["return_lost"]["percent"] == 0.4
     else:
         assert "release 0002-b serves" in printed.out
+        assert "int8.tflite: agreement 97.5%, return lost 0.4 % [0.1, 0.7], 500 episodes" in printed.out
