@@ -228,7 +228,7 @@ def _sentences(document: Mapping[str, Any], ladder: Any, candidates: Sequence[Ca
 def _kept(ladder: Any, precision: Any, lost: str) -> dict[str, str]:
     rung = ladder.rung(precision)
     loss = rung.fresh or rung.loss
-    shown = f"{loss.percent:.2g} [{loss.low:.2g}, {loss.high:.2g}]" if loss is not None else "–"
+    shown = f"{loss.percent:.2f} [{loss.low:.2f}, {loss.high:.2f}]" if loss is not None else "–"
     if not ladder.task:
         shown = f"{100 * (1 - rung.agreement):.1f}"
     return {"% agreement": f"{100 * rung.agreement:.1f}", lost: shown}

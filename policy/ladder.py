@@ -77,7 +77,7 @@ class Loss:
     episodes: int
 
     def __str__(self) -> str:
-        return f"{self.percent:.2g} % [{self.low:.2g}, {self.high:.2g}], {self.episodes:,} episodes"
+        return f"{self.percent:.2f} % [{self.low:.2f}, {self.high:.2f}], {self.episodes:,} episodes"
 
 
 @dataclass(frozen=True)

@@ -212,9 +212,9 @@ def test_the_table_and_the_sentences(latency_report: Callable[..., Report]) -> N
     best, late = candidate("int4 native", 100.0), candidate("fp32 litert", 500.0, in_time=False)
     rows, notes, sentences = answered(best, late)
     assert [row[:5] for row in rows] == [
-        ("int4", "native", "chosen", "80.0", "0.2 [-0.4, 0.8]"),
+        ("int4", "native", "chosen", "80.0", "0.20 [-0.40, 0.80]"),
         ("fp32", "litert", "too late", "100.0", "–"),
-        ("int8", "any", "loses more", "90.0", "9 [7, 11]"),
+        ("int8", "any", "loses more", "90.0", "9.00 [7.00, 11.00]"),
     ]
     assert "No tflite-runtime: no wheel" in notes and "NOT VALID" not in notes
     assert sentences[0].endswith("quarl deploy --policy pole --bits 4 --runtime native --target pi@raspberrypi")

@@ -190,4 +190,4 @@ def test_the_command_prints_warnings_and_succeeds(
         assert answer["warnings"] == ["the card is slow"] and answer["kept"][0]["return_lost"]["percent"] == 0.4
     else:
         assert "release 0002-b serves" in printed.out
-        assert "int8.tflite: agreement 97.5%, return lost 0.4 % [0.1, 0.7], 500 episodes" in printed.out
+        assert "int8.tflite: agreement 97.5%, return lost 0.40 % [0.10, 0.70], 500 episodes" in printed.out
