@@ -75,9 +75,8 @@ def instructions(options: Options) -> int:
     reports: list[Report] = []
     with command_line.progress_bar("counting") as progress:
         for policy, runtime in wanted:
-            precisions = [candidate for candidate in options.precision if runtime.artifact_format.holds(candidate)]
-            bundle = access.bundle_with(policy, precisions, runtime)
-            for precision in precisions:
+            bundle = access.bundle_with(policy, options.precision, runtime)
+            for precision in options.precision:
                 progress(len(reports), len(wanted) * len(options.precision))
                 report = counts_report(bundle, precision, count(bundle.path, precision, runtime), run)
                 store.add([report], where)

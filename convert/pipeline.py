@@ -279,13 +279,13 @@ def convert_all(
     *,
     accept: bool = False,
 ) -> list[Converted]:
-    """Convert every bundle to every precision in every format that holds it; as :func:`convert_each`."""
+    """Convert every bundle to every precision in every format that can express it; as :func:`convert_each`."""
     return convert_each(possible(product(bundles, precisions, formats)), accept=accept)
 
 
 def possible(jobs: Iterable[Job]) -> list[Job]:
-    """Return the jobs whose format holds the precision and can express the policy."""
-    return [job for job in jobs if job[2].holds(job[1]) and not opaque.impossible(job[0].spec, job[2], job[1])]
+    """Return the jobs whose format can express the policy in the precision."""
+    return [job for job in jobs if not opaque.impossible(job[0].spec, job[2], job[1])]
 
 
 def missing(jobs: Iterable[Job]) -> list[Job]:

@@ -133,7 +133,7 @@ def summarise(
         BenchError: there is no success, and the reference's mean return is 0.
     """
     first = next(iter(played))[1]
-    reference = reference_precision(copy, first), first
+    reference = reference_precision(copy), first
     artifacts = {pair: evaluate_artifact(copy, pair, result, played[reference]) for pair, result in played.items()}
     candidates = [
         DeployableArtifact(
@@ -197,15 +197,10 @@ def compute_return_kept(returns: Sequence[float], reference: Sequence[float]) ->
     return Estimate(1.0 - error.value / 100.0, low, high)
 
 
-def reference_precision(bundle: Bundle, runtime: RuntimeName) -> Precision:
-    """Return the precision that computes what was trained: fp32, or the width of the quantizers in the training.
-
-    int8 stands for fp32 where the runtime executes integers alone.
-    """
+def reference_precision(bundle: Bundle) -> Precision:
+    """Return the precision that computes what was trained: fp32, or the width of the quantizers in the training."""
     trained = bundle.spec.quantization
-    if trained is not None:
-        return Precision.from_bits(trained.bits)
-    return Precision.FP32 if runtime in Precision.FP32.runtimes else Precision.INT8
+    return Precision.FP32 if trained is None else Precision.from_bits(trained.bits)
 
 
 def candidate_pairs(bundle: Bundle, runtimes: Sequence[RuntimeName]) -> list[Pair]:
@@ -217,7 +212,7 @@ def candidate_pairs(bundle: Bundle, runtimes: Sequence[RuntimeName]) -> list[Pai
     from quarl.convert.opaque import impossible
 
     runtimes = [runtime for runtime in runtimes if not impossible(bundle.spec, runtime.artifact_format)]
-    pairs = executions(dict.fromkeys((*FULL, reference_precision(bundle, runtimes[0]))), runtimes)
+    pairs = executions(dict.fromkeys((*FULL, reference_precision(bundle))), runtimes)
     if RuntimeName.NATIVE in runtimes:
         pairs += [(precision, RuntimeName.NATIVE) for precision in PACKED]
     return list(dict.fromkeys(pairs))

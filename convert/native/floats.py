@@ -6,6 +6,7 @@ import numpy as np
 
 from quarl.convert.native.layout import BLOCK, CHUNK, FileRecord, LayerRecord
 from quarl.convert.native.writer import CELLS, ArtifactFile, check_inputs, pad_with_zeros, put_normaliser
+from quarl.policy import exact
 from quarl.policy.activations import NONLINEARITIES
 from quarl.policy.quantize import to_fp16
 from quarl.policy.reference import Weights, head_constants, head_limits, is_normalised, layer_names
@@ -81,9 +82,9 @@ def _activation(spec: PolicySpec, name: str) -> Activation:
 
 def _ends(head: ContinuousHead) -> np.ndarray:
     """Return lowest, highest, gain and offset of each output, float32 (4, outputs)."""
-    ends = np.asarray(head_limits(head))
+    ends = np.asarray(head_limits(head), np.float32)
     if head.squash is Squash.TANH:
-        ends = np.tanh(ends)  # of tanh y, where y is limited
+        ends = exact.tanh(ends)  # of tanh y, where y is limited
     gain, offset = head_constants(head)
     return np.stack([np.full(len(gain), ends[0]), np.full(len(gain), ends[1]), gain, offset]).astype("<f4")
 

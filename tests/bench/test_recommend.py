@@ -200,14 +200,13 @@ def test_what_plays_and_what_can_be_chosen(balancing: Callable[..., Bundle], tmp
     assert select_played_pairs(bundle, [LITERT, ONNX])[6:] == fewer
     packed = candidate_pairs(bundle, [LITERT, NATIVE])
     assert packed == [
-        (FP32, LITERT), (FP16, LITERT), (INT8, LITERT), (INT8, NATIVE), (MIXED, NATIVE), (INT4, NATIVE),
+        (FP32, LITERT), (FP32, NATIVE), (FP16, LITERT), (FP16, NATIVE), (INT8, LITERT), (INT8, NATIVE),
+        (MIXED, NATIVE), (INT4, NATIVE),
     ]  # fmt: skip
     assert set(select_release_pairs(packed)) == {*packed, (MIXED, LITERT), (INT4, LITERT)}
-    # Where the native engine is all that there is, int8 is what the others keep a share of.
     alone = select_played_pairs(bundle, [NATIVE])
-    assert alone == [(each, NATIVE) for each in (INT8, MIXED, INT4, Precision.INT3, Precision.INT2)]
-    assert reference_precision(bundle, NATIVE) is INT8
-    assert reference_precision(bundle, LITERT) is FP32
+    assert alone == [(each, NATIVE) for each in (FP32, FP16, INT8, MIXED, INT4, Precision.INT3, Precision.INT2)]
+    assert reference_precision(bundle) is FP32
 
 
 @pytest.fixture
@@ -337,7 +336,7 @@ def test_for_real_on_the_embedded_device(
     assert "reaching local" in printed.err
     answer = json.loads((tmp_path / "made" / "answer.json").read_text(encoding="utf-8"))
     names = [(each["precision"], each["runtime"]) for each in answer["candidates"]]
-    wanted = [(p.value, r.value) for p in (FP32, FP16, INT8) for r in p.runtimes]
+    wanted = [(p.value, r.value) for p in (FP32, FP16, INT8) for r in RuntimeName]
     wanted += [("mixed", "native"), ("int4", "native")]
     assert sorted(names) == sorted(wanted)
     assert names[0] == (answer["recommended"]["precision"], answer["recommended"]["runtime"])

@@ -108,7 +108,7 @@ def test_a_release_keeps_how_its_layers_are_faster_beside_the_releases(
     assert entry["artifact"] == pilot.artifact(Precision.INT8, ArtifactFormat.NATIVE).record.sha256
 
 
-@pytest.mark.parametrize("runtime", [name.value for name in Precision.FP32.runtimes])
+@pytest.mark.parametrize("runtime", [name.value for name in RuntimeName])
 def test_no_decision_is_made_of_outputs_that_are_no_numbers(runtime: str, tmp_path: Path, start_agent: Start) -> None:
     spec, weights = flying_policy()
     spec = dataclasses.replace(spec, normaliser=dataclasses.replace(spec.normaliser, clip=float("inf")))
@@ -132,7 +132,7 @@ def test_a_step_that_nothing_can_be_divided_by_is_refused(copied: Path, start_ag
 
 
 @pytest.mark.parametrize(
-    ("precision", "runtime"), [(p.value, r.value) for p in (Precision.FP32, Precision.INT8) for r in p.runtimes]
+    ("precision", "runtime"), [(p.value, r.value) for p in (Precision.FP32, Precision.INT8) for r in RuntimeName]
 )
 def test_an_artifact_of_other_weights_fails_its_golden_vectors(
     precision: str, runtime: str, copied: Path, start_agent: Start
