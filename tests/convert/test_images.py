@@ -266,7 +266,7 @@ def test_a_bundle_converts_in_every_precision(tmp_path: Path, runtimes: Runtimes
         done = convert(bundle, precision, artifact_format, runtimes)
         if precision is Precision.INT8:
             assert done.entry.fp32_agreement >= 0.9
-    assert len(Bundle.load(bundle.path).manifest.artifacts) == 10
+    assert len(Bundle.load(bundle.path).manifest.artifacts) == 12
 
 
 def test_a_vector_without_negative_values(runtimes: Runtimes) -> None:

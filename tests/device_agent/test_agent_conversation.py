@@ -76,7 +76,7 @@ def test_every_listed_conversion_is_served_in_every_runtime(copied: Path, start_
     precisions = [Precision.FP32, Precision.FP16, Precision.INT8, Precision.INT4]
     convert_all([Bundle.load(copied)], precisions, list(ArtifactFormat), accept=True)
     manifest = Bundle.load(copied).manifest
-    assert len(manifest.artifacts) == 10
+    assert len(manifest.artifacts) == 12
     for runtime in RuntimeName:
         agent = start_agent(copied)
         for entry in manifest.artifacts.values():
