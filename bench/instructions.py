@@ -75,9 +75,8 @@ def instructions(options: Options) -> int:
     reports: list[Report] = []
     with command_line.progress_bar("counting") as progress:
         for policy, runtime in wanted:
-            precisions = [candidate for candidate in options.precision if runtime.artifact_format.holds(candidate)]
-            bundle = access.bundle_with(policy, precisions, runtime)
-            for precision in precisions:
+            bundle = access.bundle_with(policy, options.precision, runtime)
+            for precision in options.precision:
                 progress(len(reports), len(wanted) * len(options.precision))
                 report = counts_report(bundle, precision, count(bundle.path, precision, runtime), run)
                 store.add([report], where)
@@ -116,9 +115,10 @@ def counts_report(bundle: Bundle, precision: Precision, counted: Count, run: str
     from quarl.convert.mixed import recipe_of
 
     is_native = counted.loaded["runtime"] == RuntimeName.NATIVE.value
-    weights = cost_model.Weights.of(bundle.spec, precision, recipe_of(bundle, precision).bits if is_native else None)
+    packed = recipe_of(bundle, precision).bits if precision.is_integer else precision.bits
+    weights = cost_model.Weights.of(bundle.spec, precision, packed if is_native else None)
     sparse = {}
-    if is_native and not bundle.spec.network.convolutions:
+    if is_native and precision.is_integer and not bundle.spec.network.convolutions:
         read = read_share(activities(bundle, precision))
         sparse = {"roofline_sparse_ns": round(cost_model.roofline_ns(weights, precision, read))}
     bounds = {path: cost_model.bounds(path_counts) for path, path_counts in counted.paths.items()}

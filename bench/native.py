@@ -12,7 +12,7 @@ from quarl import cli
 from quarl.bench import command_line
 from quarl.bench.peers.policies import amounts, load_committed
 from quarl.policy.console import heartbeat
-from quarl.policy.spec import Precision, RuntimeName
+from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
 
 if TYPE_CHECKING:
     from quarl.bench.tables import Table
@@ -39,7 +39,7 @@ class Options(command_line.Answering):
 
     Attributes:
         policy: committed ones
-        precision: that the native engine executes
+        precision: of the artifacts
     """
 
     policy: command_line.Policies = POLICIES
@@ -49,10 +49,6 @@ class Options(command_line.Answering):
 def _ask(options: Options) -> dict[str, Any]:
     from quarl.device.agent.runtimes import find_installed_runtimes
 
-    if floats := [precision.value for precision in options.precision if not precision.is_integer]:
-        raise command_line.UsageError(
-            f"--precision must be int8 … int2 for the native engine, got {', '.join(floats)}."
-        )
     return {
         "versions": ", ".join(f"{name.value} {version}" for name, version in find_installed_runtimes().items()),
         "rows": [row for name in options.policy for row in _measure(load_committed(name), options.precision)],
@@ -66,11 +62,11 @@ def _measure(bundle: Bundle, precisions: Sequence[Precision]) -> Iterator[dict[s
 
     spec, weights, calibration = bundle.spec, bundle.weights(), bundle.calibration()
     for precision in precisions:
-        graphs = {item: build_graph(spec, weights, calibration, precision, item) for item in precision.formats}
+        graphs = {item: build_graph(spec, weights, calibration, precision, item) for item in ArtifactFormat}
         with prepare_folder(spec, bundle.golden().observations) as folder:
             contestants = [
                 of_runtime(folder, runtime, kernels, graphs[runtime.artifact_format])
-                for runtime in precision.runtimes
+                for runtime in RuntimeName
                 for kernels in (kernels_here(library()) if runtime is RuntimeName.NATIVE else ("",))
                 if kernels != "plain"
             ]

@@ -92,9 +92,10 @@ def _measure(asking: Session, runtime: RuntimeName, bundle: Bundle, options: Opt
         pairs = [(precision, runtime) for precision in asking.list_precisions(runtime)]
         if not asking.device.has_python:
             command_line.say(f"LiteRT's fp32 and int8: left out, {asking.device.name} has no Python.")
-        elif not runtime.artifact_format.holds(Precision.FP32):
-            # A release has all its precisions in all its runtimes that execute them.
+        elif runtime is RuntimeName.NATIVE:
+            # A release has all its precisions in all its runtimes.
             both = list(dict.fromkeys([*BESIDE, *asking.precisions]))
+            access.bundle_with(str(bundle.path), both, runtime)
             with_both = access.bundle_with(str(bundle.path), both, RuntimeName.LITERT)
             asking.device.deploy(with_both, both, RuntimeName.LITERT)
             pairs = [*((precision, RuntimeName.LITERT) for precision in BESIDE), *pairs]

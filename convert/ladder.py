@@ -97,7 +97,7 @@ def climb(
         sizes = {
             form: len(build_candidate(spec, quantized, form).data)
             for form in ArtifactFormat
-            if form.holds(precision) and not impossible(spec, form, precision)
+            if not impossible(spec, form, precision)
         }
         results = _results(spec, quantized)
         report(f"{precision.value}: comparing actions{' and returns' if judge else ''} …")

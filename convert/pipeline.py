@@ -14,6 +14,7 @@ from quarl.convert.acceptance import agreement
 from quarl.convert.calibration import inspect
 from quarl.convert.executor import ExecutionError, RuntimeProcess, available, runtime_processes
 from quarl.convert.mixed import recipe_of, weight_bits
+from quarl.convert.native.floats import float_artifact
 from quarl.convert.native.writer import native_artifact
 from quarl.convert.parity import NoRuntimeError, ParityError, check
 from quarl.convert.reference import Reference, float_reference, integer_reference
@@ -46,7 +47,11 @@ INTEGERS = {
 }
 INTEGER_KERNELS = "QLinear", "QGemm", "MatMulInteger"
 """What the names of onnxruntime's integer kernels begin with."""
-FLOATS = {ArtifactFormat.TFLITE: tflite_graph.float_graph, ArtifactFormat.ONNX: onnx_graph.float_graph}
+FLOATS = {
+    ArtifactFormat.TFLITE: tflite_graph.float_graph,
+    ArtifactFormat.ONNX: onnx_graph.float_graph,
+    ArtifactFormat.NATIVE: float_artifact,
+}
 
 
 @dataclass(frozen=True)
@@ -98,7 +103,7 @@ class Converted:
     Attributes:
         policy: the policy's name.
         entry: as it stands in the manifest.
-        fp32_bytes: size of the fp32 artifact of the same format; for the native engine, of TFLite.
+        fp32_bytes: size of the fp32 artifact of the same format.
     """
 
     policy: str
@@ -122,24 +127,14 @@ def build_graph(
         artifact_format: which.
 
     Raises:
-        QuantizationError: the format holds no artifacts of this precision, or not of this policy.
+        QuantizationError: the format cannot express this policy in this precision.
     """
     if spec.network.opaque:
         return opaque.build(spec, weights[PROGRAM], calibration, precision)
     if precision.is_integer:
         network = quantize_network(spec, weights, calibration, weight_bits(spec, weights, calibration, precision))
         return INTEGERS[artifact_format](spec, network)
-    return _floats(artifact_format, precision)(spec, weights, half=precision is Precision.FP16)
-
-
-def _floats(artifact_format: ArtifactFormat, precision: Precision) -> Callable[..., bytes]:
-    if artifact_format not in FLOATS:
-        raise QuantizationError(
-            f"the precision must be int8 … int2 for the native engine, got {precision.value}.",
-            "Type --bits 8, or --format tflite.",
-            code="native_precision",
-        )
-    return FLOATS[artifact_format]
+    return FLOATS[artifact_format](spec, weights, half=precision is Precision.FP16)
 
 
 def half_weights(weights: Weights) -> dict[str, np.ndarray]:
@@ -194,7 +189,7 @@ def build_candidate(spec: PolicySpec, quantized: Quantized, artifact_format: Art
         return ArtifactCandidate(quantized, artifact_format, quantized.program)
     if quantized.network is not None:
         return ArtifactCandidate(quantized, artifact_format, INTEGERS[artifact_format](spec, quantized.network))
-    make = _floats(artifact_format, quantized.precision)
+    make = FLOATS[artifact_format]
     data = make(spec, quantized.contents.weights, half=quantized.precision is Precision.FP16)
     return ArtifactCandidate(quantized, artifact_format, data)
 
@@ -273,7 +268,7 @@ def _convert(
     if bundle.spec.network.opaque:
         fp32 = contents.weights[PROGRAM].tobytes()
     elif precision is not Precision.FP32:
-        fp32 = _fp32_data(bundle.spec, contents.weights, artifact_format)
+        fp32 = FLOATS[artifact_format](bundle.spec, contents.weights, half=False)
     return Converted(bundle.spec.name, written.manifest.artifacts[entry.file], len(fp32))
 
 
@@ -284,13 +279,13 @@ def convert_all(
     *,
     accept: bool = False,
 ) -> list[Converted]:
-    """Convert every bundle to every precision in every format that holds it; as :func:`convert_each`."""
+    """Convert every bundle to every precision in every format that can express it; as :func:`convert_each`."""
     return convert_each(possible(product(bundles, precisions, formats)), accept=accept)
 
 
 def possible(jobs: Iterable[Job]) -> list[Job]:
-    """Return the jobs whose format holds the precision and can express the policy."""
-    return [job for job in jobs if job[2].holds(job[1]) and not opaque.impossible(job[0].spec, job[2], job[1])]
+    """Return the jobs whose format can express the policy in the precision."""
+    return [job for job in jobs if not opaque.impossible(job[0].spec, job[2], job[1])]
 
 
 def missing(jobs: Iterable[Job]) -> list[Job]:
@@ -374,6 +369,8 @@ def execution(spec: PolicySpec, candidate: ArtifactCandidate) -> str:
     recipe, floats = candidate.quantized.recipe, floats_between(spec.network)
     if candidate.quantized.precision is Precision.FP32:
         return "float32 arithmetic"
+    if recipe is None and candidate.format is ArtifactFormat.NATIVE:
+        return "widened to float32 in registers: half the file and the running memory, the arithmetic of fp32"
     if recipe is None:
         return "widened to float32 when loaded: half the file, the arithmetic and the running memory of fp32"
     if candidate.quantized.program:
@@ -398,9 +395,3 @@ def execution(spec: PolicySpec, candidate: ArtifactCandidate) -> str:
         width = f"{recipe.bits}-bit" if isinstance(recipe.bits, int) else "mixed"
         words = f"{width} weights in an int8 container: size and speed are int8's; {words}"
     return words
-
-
-def _fp32_data(spec: PolicySpec, weights: Weights, artifact_format: ArtifactFormat) -> bytes:
-    """Return the fp32 artifact in the same format; for the native engine, which has none, in TFLite."""
-    make = FLOATS.get(artifact_format, FLOATS[ArtifactFormat.TFLITE])
-    return make(spec, weights, half=False)

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
-from itertools import accumulate, islice
+from itertools import accumulate, islice, product
 from typing import Any, ClassVar, Optional, TypeVar, Union
 
 from quarl.policy import json_values
@@ -135,16 +135,6 @@ class Precision(Enum):
         """The value to type behind ``BITS=``."""
         return self.value if self is Precision.MIXED else str(self.bits)
 
-    @property
-    def formats(self) -> tuple[ArtifactFormat, ...]:
-        """The formats that hold artifacts of this precision."""
-        return tuple(artifact_format for artifact_format in ArtifactFormat if artifact_format.holds(self))
-
-    @property
-    def runtimes(self) -> tuple[RuntimeName, ...]:
-        """The runtimes that execute artifacts of this precision."""
-        return tuple(runtime for runtime in RuntimeName if runtime.artifact_format in self.formats)
-
     @classmethod
     def from_bits(cls, bits: int) -> Precision:
         """Return the precision that ``BITS=bits`` names: 32 is fp32, 16 is fp16, 8 … 2 are int8 … int2."""
@@ -169,11 +159,7 @@ class ArtifactFormat(Enum):
     TFLITE = "tflite"
     ONNX = "onnx"
     NATIVE = "native"
-    """Integers alone, packed: device/engine/FORMAT.md."""
-
-    def holds(self, precision: Precision) -> bool:
-        """Return whether there are artifacts of this precision."""
-        return self is not ArtifactFormat.NATIVE or precision.is_integer
+    """Weights in as many bits as they have: device/engine/FORMAT.md."""
 
 
 class RuntimeName(Enum):
@@ -200,19 +186,8 @@ class RuntimeName(Enum):
 
 
 def executions(precisions: Iterable[Precision], runtimes: Iterable[RuntimeName]) -> list[tuple[Precision, RuntimeName]]:
-    """Return every precision in every runtime that executes it.
-
-    Raises:
-        SpecError: a runtime executes none of those that there are.
-    """
-    wanted, requested = list(precisions), list(runtimes)
-    for runtime in requested:
-        if wanted and not any(runtime.artifact_format.holds(precision) for precision in wanted):
-            raise SpecError(
-                f"the runtime {runtime.value} executes only int8 … int2, got {', '.join(p.value for p in wanted)}.",
-                "Type --bits 8 (make: BITS=8), or another --runtime.",
-            )
-    return [(p, r) for p in wanted for r in requested if r.artifact_format.holds(p)]
+    """Return every precision in every runtime."""
+    return list(product(precisions, runtimes))
 
 
 class Activation(Enum):

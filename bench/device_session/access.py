@@ -108,7 +108,7 @@ class Device:
         kept_precisions = [
             p
             for p in Precision
-            if p in wanted and all(bundle.has_artifact(p, r.artifact_format) for r in kept_runtimes if r in p.runtimes)
+            if p in wanted and all(bundle.has_artifact(p, r.artifact_format) for r in kept_runtimes)
         ]
         if not set(precisions) <= set(kept_precisions):  # the other runtime's artifacts were not made here
             kept_precisions, kept_runtimes = [p for p in Precision if p in precisions], [runtime]

@@ -105,9 +105,7 @@ def prove(
     }
     flown = _measure_episode_error(spec, weights, observations, original) if spec.state_size else None
     runtimes: dict[str, float] = {}
-    with runtime_processes(
-        tuple(runtime for runtime in available() if runtime in Precision.FP32.runtimes)
-    ) as processes:
+    with runtime_processes(tuple(available())) as processes:
         for name, process in processes.items():
             if impossible(spec, name.artifact_format, Precision.FP32):
                 continue

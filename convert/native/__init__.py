@@ -1,1 +1,1 @@
-"""The native engine's artifact: the integers of a policy, packed in as many bits as they have."""
+"""The native engine's artifact: the weights of a policy, in as many bits as they have."""

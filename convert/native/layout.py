@@ -10,6 +10,8 @@ LINE, CHUNK = 64, 16
 """Bytes: arrays begin at multiples of a cache line, rows of weights have whole chunks."""
 CHUNKS = 4
 """Chunks of a block."""
+BLOCK = 64
+"""Outputs of a block of floats."""
 LARGEST_IN = 65_535
 """Most rows of a layer's weights."""
 
@@ -67,14 +69,14 @@ class FileRecord:
     lowest: int
     highest: int
     head: int
-    scale: float
-    zero: int
-    base: int
-    vector_scale: float
-    vector_zero: int
-    vector_base: int
-    output_scale: float
-    output_zero: int
+    scale: float = 0.0
+    zero: int = 0
+    base: int = 0
+    vector_scale: float = 0.0
+    vector_zero: int = 0
+    vector_base: int = 0
+    output_scale: float = 0.0
+    output_zero: int = 0
     state: int = 0
 
     def pack_record(self) -> bytes:

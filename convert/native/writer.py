@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -38,19 +38,28 @@ LARGEST = {2: 1, 4: 7, 8: 127}
 """Largest |weight| that this many bits hold."""
 
 
-@dataclass
-class _File:
-    """Arrays behind the records, each at a multiple of a cache line."""
+class ArtifactFile:
+    """Arrays behind the records of so many layers, each at a multiple of a cache line."""
 
-    records: int
-    data: bytearray
+    def __init__(self, layers: int) -> None:
+        self._begin, self._data = HEAD_BYTES + LAYER_BYTES * layers, bytearray()
 
     def put(self, values: np.ndarray) -> int:
         """Add an array; its offset."""
-        self.data += bytes(-(self.records + len(self.data)) % LINE)
-        at = self.records + len(self.data)
-        self.data += np.ascontiguousarray(values).tobytes()
+        self._data += bytes(-self.size % LINE)
+        at = self.size
+        self._data += np.ascontiguousarray(values).tobytes()
         return at
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file, as far as it has been written."""
+        return self._begin + len(self._data)
+
+    def joined(self, head: FileRecord, layers: Sequence[LayerRecord]) -> bytes:
+        """Return the whole file; its head is told the size."""
+        head.size = self.size
+        return b"".join([head.pack_record(), *(layer.pack_record() for layer in layers), bytes(self._data)])
 
 
 def native_artifact(spec: PolicySpec, network: IntegerNetwork) -> bytes:
@@ -59,7 +68,7 @@ def native_artifact(spec: PolicySpec, network: IntegerNetwork) -> bytes:
     Raises:
         QuantizationError: a layer of more than 65,535 inputs.
     """
-    file = _File(HEAD_BYTES + LAYER_BYTES * len(network.layers), bytearray())
+    file = ArtifactFile(len(network.layers))
     shape: tuple[int, ...] = observation_shape(spec)
     records = []
     base = INT8_MIN
@@ -71,24 +80,17 @@ def native_artifact(spec: PolicySpec, network: IntegerNetwork) -> bytes:
         base = base_of_result
         shape = spec.network.image_shapes(observation_shape(spec))[index + 1] if layer.kernel.ndim == 4 else ()
     output_map = network.layers[-1].result
-    mean, inverse = normaliser_constants(spec.normaliser)
-    arrays = [mean, inverse, *normaliser_bounds(spec.normaliser)]
-    length = 1 if all(len(np.unique(part)) == 1 for part in arrays) else spec.input_size
-    places = [file.put(np.resize(part, length).astype("<f4")) for part in arrays]
+    normaliser = put_normaliser(file, spec)
     vector = vector_map(spec, network) or Affine(0.0, 0)
     head = 0 if spec.is_discrete else file.put(_actions(spec, output_map))
     record = FileRecord(
-        size=file.records + len(file.data),
+        **normaliser,
+        size=0,
         layers=len(records),
         outputs=spec.output_size,
         observation=spec.input_size,
         vector=spec.vector_size,
         joins=joins,
-        normaliser=length,
-        mean=places[0],
-        inverse=places[1],
-        lowest=places[2],
-        highest=places[3],
         head=head,
         scale=network.input.scale,
         zero=network.input.zero_point,
@@ -100,19 +102,32 @@ def native_artifact(spec: PolicySpec, network: IntegerNetwork) -> bytes:
         output_zero=output_map.zero_point,
         state=spec.state_size,
     )
-    return b"".join([record.pack_record(), *(part.pack_record() for part in records), bytes(file.data)])
+    return file.joined(record, records)
+
+
+def put_normaliser(file: ArtifactFile, spec: PolicySpec) -> dict[str, int]:
+    """Add the normaliser's arrays, of one element where all are the same; the head's fields of them."""
+    arrays = [*normaliser_constants(spec.normaliser), *normaliser_bounds(spec.normaliser)]
+    length = 1 if all(len(np.unique(part)) == 1 for part in arrays) else spec.input_size
+    places = [file.put(np.resize(part, length).astype("<f4")) for part in arrays]
+    return {"normaliser": length, **dict(zip(("mean", "inverse", "lowest", "highest"), places, strict=True))}
+
+
+def check_inputs(layer: str, inputs: int) -> None:
+    """Raise QuantizationError where a layer has more inputs than the engine takes."""
+    if inputs > LARGEST_IN:
+        raise QuantizationError(
+            f"layer {layer!r} must have at most {LARGEST_IN} inputs for the native engine, got {inputs}.",
+            "Use LiteRT, tflite-runtime or onnxruntime: quarl convert --format tflite or onnx",
+        )
 
 
 def _layer(
-    file: _File, layer: IntegerLayer, input_map: Affine, base: int, base_of_result: int, shape: tuple[int, ...]
+    file: ArtifactFile, layer: IntegerLayer, input_map: Affine, base: int, base_of_result: int, shape: tuple[int, ...]
 ) -> LayerRecord:
     matrix = layer.kernel.reshape(-1, len(layer.bias))
     inputs, outputs = matrix.shape
-    if inputs > LARGEST_IN:
-        raise QuantizationError(
-            f"layer {layer.name!r} must have at most {LARGEST_IN} inputs for the native engine, got {inputs}.",
-            "Use LiteRT, tflite-runtime or onnxruntime: quarl convert --format tflite or onnx",
-        )
+    check_inputs(layer.name, inputs)
     largest_weight = max(int(matrix.max()), -int(matrix.min()))
     bits = next(bits for bits, largest in LARGEST.items() if largest_weight <= largest)
     rows, padded = pack_rows(matrix, bits)
@@ -123,9 +138,9 @@ def _layer(
     record = LayerRecord(
         *(bits, inputs, outputs, padded),
         weights=file.put(rows),
-        bias=file.put(_pad_with_zeros(bias, padded, "<i4")),
-        multiplier=file.put(_pad_with_zeros(requantization_multipliers(layer, input_map), padded, "<f4")),
-        signed_bias=0 if skips or bits < 8 else file.put(_pad_with_zeros(bias + 128 * sums, padded, "<i4")),
+        bias=file.put(pad_with_zeros(bias, padded, "<i4")),
+        multiplier=file.put(pad_with_zeros(requantization_multipliers(layer, input_map), padded, "<f4")),
+        signed_bias=0 if skips or bits < 8 else file.put(pad_with_zeros(bias + 128 * sums, padded, "<i4")),
         zero=layer.output.zero_point,
         low=layer.output.zero_point if layer.relu else layer.output.low,
         base=base_of_result,
@@ -188,7 +203,7 @@ def pack_rows(matrix: NDArray[np.signedinteger[Any]], bits: int) -> tuple[NDArra
     return np.concatenate(blocks), wide.shape[1]
 
 
-def _pad_with_zeros(values: np.ndarray, size: int, kind: str) -> np.ndarray:
+def pad_with_zeros(values: np.ndarray, size: int, kind: str) -> np.ndarray:
     """Return an array with zeros behind it."""
     result = np.zeros(size, kind)
     result[: len(values)] = values

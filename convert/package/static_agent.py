@@ -10,7 +10,6 @@ from cyclopts import Parameter
 
 from quarl import cli
 from quarl.device.engine.building import TARGETS
-from quarl.policy.errors import PolicyError
 from quarl.policy.locate import shorten_path, working_bundle
 from quarl.policy.places import ARTIFACTS
 from quarl.policy.spec import ArtifactFormat, Precision
@@ -25,7 +24,7 @@ class StaticAgent:
 
     Attributes:
         policy: I, II, III or a bundle's folder
-        bits: 8, 7 … 2, or mixed
+        bits: 32, 16, 8, 7 … 2, or mixed
         machine: processor of the device
         output_path: folder; default artifacts/static/NAME-BITS-MACHINE
         json: print one JSON document
@@ -67,8 +66,6 @@ def write_agent_and_pack(bundle_path: Path, precision: Precision, machine: str, 
     from quarl.policy.bundle import Bundle
     from quarl.policy.files import write_atomically
 
-    if not ArtifactFormat.NATIVE.holds(precision):
-        raise PolicyError(f"the native engine executes int8 … int2, got {precision.value}.", "Type --bits 8, or fewer.")
     convert_each(missing([(Bundle.load(bundle_path), precision, ArtifactFormat.NATIVE)]))
     files = {PROGRAM: building.agent(machine).read_bytes(), PACK: pack_artifact(Bundle.load(bundle_path), precision)}
     folder.mkdir(parents=True, exist_ok=True)

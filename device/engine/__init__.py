@@ -1,6 +1,7 @@
-"""The native engine: quantized policies executed packed, in C.
+"""The native engine: policies executed in C, from packed integers or floats.
 
-Sources: ``format.h`` the artifact, ``engine.c`` checking and deciding, ``norm.h`` layer normalisation, ``team.h``
+Sources: ``format.h`` the artifact, ``records.h`` what it says, ``engine.c`` checking and
+deciding, ``floats.h`` layers of floats, ``norm.h`` layer normalisation, ``team.h``
 several threads, ``plain.c`` the readable kernels, all that ARMv6 has (``division.c``), ``x86.c`` AVX2 and AVX-512,
 ``neon.c`` and ``neon64.h`` ARMv7 and AArch64. ``device.engine.building`` compiles them, ``device.engine.engine`` runs
 an artifact in Python, ``device.engine.modes`` measures which rows of weights to take. ``agent/`` is policy-agent, the

@@ -1,7 +1,4 @@
-#include "cells.h"
-#include "engine.h"
-#include "kernels.h"
-#include "norm.h"
+#include "floats.h"
 #include "team.h"
 
 enum { MOST_LAYERS = 64 };
@@ -19,7 +16,8 @@ struct native {
     struct native_list list;
     struct native_order *order;
     uint16_t *every;                /* 0, 1, 2 ...: all rows */
-    uint8_t *act[2];                /* stored results, of the layer before and of this one */
+    float *value;                   /* of the list's rows, of floats */
+    uint8_t *act[2];                /* stored results, of the layer before and of this one; floats are stored as they are */
     uint8_t *window;                /* what one output of a convolution sees */
     int32_t *acc;
     double *wide;                   /* what a normalisation is fed */
@@ -35,48 +33,6 @@ struct native {
 };
 
 /* ---- checking ------------------------------------------------------------------------------------------------------ */
-static int is_conv(const struct native_layer *y) { return y->side != 0; }
-
-static uint32_t positions(uint32_t size, uint32_t side, uint32_t stride) { return (size - side) / stride + 1; }
-
-static uint32_t units(const struct native_layer *y) { return y->out / (y->cell == NATIVE_GRU ? 3 : 4); }
-static uint32_t state_of(const struct native_layer *y) { return y->cell == NATIVE_LSTM ? 2 * units(y) : y->cell ? units(y) : 0; }
-
-/* Results of a layer, of all positions of a convolution. */
-static uint64_t results(const struct native_layer *y)
-{
-    if (y->cell) return units(y);
-    if (!is_conv(y)) return y->out;
-    return (uint64_t)positions(y->height, y->side, y->stride) * positions(y->width, y->side, y->stride) * y->out;
-}
-
-static uint64_t count_inputs(const struct native_layer *y) { return is_conv(y) ? (uint64_t)y->height * y->width * y->channels : y->in; }
-
-static int lies_inside(const struct native_file *f, uint32_t offset, uint64_t size)
-{
-    return offset % NATIVE_LINE == 0 && offset >= sizeof *f + f->layers * sizeof(struct native_layer) && offset <= f->bytes && size <= f->bytes - offset;
-}
-
-static int is_level(int32_t x) { return x >= -128 && x <= 127; }
-
-static int are_zero(const void *bytes, size_t n)
-{
-    const uint8_t *b = bytes;
-    for (size_t i = 0; i < n; i++) if (b[i]) return 0;
-    return 1;
-}
-
-static const void *at(const struct native_file *f, uint32_t offset) { return (const char *)f + offset; }
-
-static int are_finite(const struct native_file *f, uint32_t offset, uint32_t n)
-{
-    const uint32_t *bits = at(f, offset);
-    for (uint32_t i = 0; i < n; i++) if ((bits[i] >> 23 & 255) == 255) return 0;
-    return 1;
-}
-
-static int is_positive(float x) { return x > 0.0f && x <= 3.4028235e38f; }
-
 /* Whether every weight is one that this many bits may hold, -127 ... 127 or -1 ... 1: more would leave the kernels' sums. */
 static int are_weights(const uint8_t *w, size_t n, uint32_t bits)
 {
@@ -89,8 +45,8 @@ static int are_weights(const uint8_t *w, size_t n, uint32_t bits)
 /* Sizes alone, so that nothing behind it can overflow. */
 static enum native_error check_layer(const struct native_file *f, const struct native_layer *y)
 {
-    if (y->bits != 2 && y->bits != 4 && y->bits != 8) return NATIVE_BAD_LAYER;
-    const uint32_t chunk = 8 * NATIVE_CHUNK / y->bits;
+    if ((y->bits & (y->bits - 1)) || y->bits < 2 || y->bits > 32 || is_float(y) != is_float(f->layer)) return NATIVE_BAD_LAYER;
+    const uint32_t chunk = is_float(y) ? NATIVE_CHUNK : 8 * NATIVE_CHUNK / y->bits;
     if (y->in == 0 || y->in > NATIVE_LARGEST_IN || y->out == 0 || y->out > NATIVE_LARGEST_ELEMENTS) return NATIVE_BAD_SIZE;
     if (y->padded != (y->out + chunk - 1) / chunk * chunk) return NATIVE_BAD_LAYER;
     if (is_conv(y)) {
@@ -101,7 +57,9 @@ static enum native_error check_layer(const struct native_file *f, const struct n
         if (results(y) > NATIVE_LARGEST_ELEMENTS) return NATIVE_BAD_SIZE;
     } else if (y->height || y->width || y->channels || y->stride) return NATIVE_BAD_LAYER;
     if (!lies_inside(f, y->weights, (uint64_t)y->in * y->padded / 8 * y->bits)) return NATIVE_BAD_OFFSET;
-    if (!lies_inside(f, y->bias, 4ull * y->padded) || !lies_inside(f, y->multiplier, 4ull * y->padded)) return NATIVE_BAD_OFFSET;
+    if (!lies_inside(f, y->bias, 4ull * y->padded)) return NATIVE_BAD_OFFSET;
+    if (is_float(y)) return check_floats(f, y);
+    if (!lies_inside(f, y->multiplier, 4ull * y->padded)) return NATIVE_BAD_OFFSET;
     if (y->signed_bias && !lies_inside(f, y->signed_bias, 4ull * y->padded)) return NATIVE_BAD_OFFSET;
     if (y->table && !lies_inside(f, y->table, 256)) return NATIVE_BAD_OFFSET;
     if (y->dense > 1 || !y->gamma != !y->beta || (y->gamma && y->table) || (y->signed_bias && y->bits != 8)) return NATIVE_BAD_LAYER;
@@ -124,6 +82,20 @@ static enum native_error check_layer(const struct native_file *f, const struct n
     return are_zero(y->pad, sizeof y->pad) ? NATIVE_OK : NATIVE_BAD_PADDING;
 }
 
+/* How the levels of input, vector and outputs are written. */
+static enum native_error check_levels(const struct native_file *f)
+{
+    if (is_float(f->layer)) {
+        const int32_t unused[] = {f->zero, f->base, f->vector_zero, f->vector_base, f->output_zero};
+        return !are_zero(unused, sizeof unused) || f->scale != 0.0f || f->vector_scale != 0.0f || f->output_scale != 0.0f ? NATIVE_BAD_PADDING : NATIVE_OK;
+    }
+    if (!is_positive(f->scale) || !is_positive(f->output_scale) || !is_level(f->zero) || !is_level(f->output_zero)) return NATIVE_BAD_NUMBER;
+    if (f->base != -128 || f->vector_base < -128 || f->vector_base > 127 || !is_level(f->vector_zero)) return NATIVE_BAD_NUMBER;
+    if (f->vector ? !is_positive(f->vector_scale) || f->vector_base != f->layer[f->joins - 1].base : f->vector_scale != 0.0f || f->vector_zero || f->vector_base)
+        return NATIVE_BAD_NUMBER;
+    return NATIVE_OK;
+}
+
 static uint64_t lay_out(struct native *e, const struct native_file *f);
 
 static enum native_error check(const void *file, size_t bytes)
@@ -138,10 +110,9 @@ static enum native_error check(const void *file, size_t bytes)
     const uint32_t arrays[4] = {f->mean, f->inverse, f->lowest, f->highest};
     for (int i = 0; i < 4; i++) if (!lies_inside(f, arrays[i], 4ull * f->normaliser)) return NATIVE_BAD_OFFSET;
     if (!are_finite(f, f->mean, f->normaliser) || !are_finite(f, f->inverse, f->normaliser)) return NATIVE_BAD_NUMBER;
-    if (!is_positive(f->scale) || !is_positive(f->output_scale) || !is_level(f->zero) || !is_level(f->output_zero)) return NATIVE_BAD_NUMBER;
-    if (f->base != -128 || f->vector_base < -128 || f->vector_base > 127 || !is_level(f->vector_zero)) return NATIVE_BAD_NUMBER;
-    if (f->vector ? !is_positive(f->vector_scale) || f->vector_base != f->layer[f->joins - 1].base : f->vector_scale != 0.0f || f->vector_zero || f->vector_base)
-        return NATIVE_BAD_NUMBER;
+    const enum native_error wrong = check_levels(f);
+    if (wrong) return wrong;
+    const int32_t base = is_float(f->layer) ? 0 : -128;
     uint64_t there = f->observation - f->vector, state = 0;
     for (uint32_t i = 0; i < f->layers; i++) {
         const struct native_layer *y = &f->layer[i];
@@ -150,15 +121,20 @@ static enum native_error check(const void *file, size_t bytes)
         if (y->cell) {              /* its gates' other half is what the layer before it makes, as it is */
             if (i == 0) return NATIVE_BAD_CHAIN;
             const struct native_layer *fed = y - 1;
-            if (is_conv(fed) || fed->cell || fed->gamma || fed->table || fed->out != y->out || fed->base != -128 || i == f->joins) return NATIVE_BAD_CHAIN;
+            const int is_plain = !is_conv(fed) && !fed->cell && !fed->gamma && !fed->table && !fed->activation;
+            if (!is_plain || fed->out != y->out || fed->base != base || i == f->joins) return NATIVE_BAD_CHAIN;
             state += state_of(y);
         } else if (count_inputs(y) != there) return NATIVE_BAD_CHAIN;
         there = results(&f->layer[i]) + (i + 1 == f->joins ? f->vector : 0);
     }
     const struct native_layer *last = &f->layer[f->layers - 1];
     if (f->state != state || last->cell) return NATIVE_BAD_CHAIN;
-    if (is_conv(last) || last->out != f->outputs || last->base != -128 || last->gamma || last->table) return NATIVE_BAD_CHAIN;
-    if (f->head && (!lies_inside(f, f->head, 1024ull * f->outputs) || !are_finite(f, f->head, 256 * f->outputs))) return NATIVE_BAD_OFFSET;
+    if (is_conv(last) || last->out != f->outputs || last->base != base || last->gamma || last->table) return NATIVE_BAD_CHAIN;
+    if (f->head && is_float(f->layer)) { /* the first two arrays may be infinite */
+        if (!lies_inside(f, f->head, 16ull * f->outputs)) return NATIVE_BAD_OFFSET;
+        const uint32_t *ends = at(f, f->head);
+        for (uint32_t i = 0; i < 4 * f->outputs; i++) if ((ends[i] & 0x7fffffff) > 0x7f800000u - (i >= 2 * f->outputs)) return NATIVE_BAD_NUMBER;
+    } else if (f->head && (!lies_inside(f, f->head, 1024ull * f->outputs) || !are_finite(f, f->head, 256 * f->outputs))) return NATIVE_BAD_OFFSET;
     if (!are_zero(f->pad, sizeof f->pad)) return NATIVE_BAD_PADDING;
     const uint64_t need = lay_out(0, f);
     return need > NEED_OF_RESULTS + (uint64_t)NEED_PER_BYTE * bytes || need > SIZE_MAX / 2 ? NATIVE_LARGE_NEED : NATIVE_OK;
@@ -228,7 +204,8 @@ static uint32_t quads_of(const struct native_layer *y) { return y->side * quads_
 static uint64_t lay_out(struct native *e, const struct native_file *f)
 {
     uint64_t elements = f->observation, rows = 1, sums = 1, wide = 1, window = 1, large = 0, low = 0, gates = 0;
-    const int windows = takes_windows();
+    const int windows = takes_windows() && !is_float(f->layer);
+    const uint64_t size = size_of(f->layer); /* of a stored result */
     for (uint32_t i = 0; i < f->layers; i++) {
         const struct native_layer *y = &f->layer[i];
         const uint64_t behind = (y->cell ? y->out : results(y)) + f->vector;
@@ -246,9 +223,10 @@ static uint64_t lay_out(struct native *e, const struct native_file *f)
     struct native *n = e ? e : &counted;
     struct arena a = {(uint8_t *)e, 0};
     reserve(&a, sizeof *n);
-    n->act[0] = reserve(&a, elements);
-    n->act[1] = reserve(&a, elements);
-    n->window = reserve(&a, window + SLACK);
+    n->value = reserve(&a, size > 1 ? size * most : 0);
+    n->act[0] = reserve(&a, size * elements);
+    n->act[1] = reserve(&a, size * elements);
+    n->window = reserve(&a, size * window + SLACK);
     n->list.row = reserve(&a, 2 * rows);
     n->list.value = reserve(&a, rows);
     n->list.count = reserve(&a, rows + 2 * SLACK);
@@ -421,9 +399,24 @@ static const int32_t *bias_of(const struct native *e, const struct native_layer 
 /* How much the sums of 4 and 2 bits are too large, of values with this sum. */
 static int32_t excess(const struct native_layer *y, int32_t sum) { return y->bits == 8 ? 0 : (y->bits == 4 ? 8 : 1) * sum; }
 
+/* apply, of floats. */
+static void apply_floats(struct native *e, const struct native_layer *y, const float *x, float *stored)
+{
+    const struct native_file *f = e->file;
+    const int rows = compact_floats(x, y->in, e->list.row, e->value);
+    const struct native_floats sums = {at(f, y->weights), at(f, y->bias), e->list.row, e->value, y->bits == 16, (int)y->in, (int)y->padded, rows};
+    e->set->multiply_floats(&sums, stored);
+    if (y->gamma) normalise_floats(stored, y->out, at(f, y->gamma), at(f, y->beta), e->wide);
+    activate_floats(y->activation, stored, y->out, y->slope);
+}
+
 /* One result of a layer: stored inputs u[in] to stored results[padded]. */
 static void apply(struct native *e, const struct native_layer *y, const uint8_t *u, uint8_t *stored)
 {
+    if (is_float(y)) {
+        apply_floats(e, y, (const void *)u, (void *)stored);
+        return;
+    }
     multiply(e, y, u, 0, y->in, 0, y->padded);
     finish(e, y, e->acc, bias_of(e, y), excess(y, e->list.sum), 0, y->padded, stored);
 }
@@ -437,7 +430,7 @@ static int is_pair(const struct native *e, unsigned i)
 {
     const struct native_file *f = e->file;
     const struct native_layer *a = &f->layer[i], *b = a + 1;
-    if (i + 1 >= f->layers || is_conv(a) || is_conv(b) || a->gamma || a->cell || b->cell || i + 1 == f->joins || i + 2 == f->joins) return 0;
+    if (i + 1 >= f->layers || is_float(a) || is_conv(a) || is_conv(b) || a->gamma || a->cell || b->cell || i + 1 == f->joins || i + 2 == f->joins) return 0;
     return a->padded / cut_of(a) >= NATIVE_THREADS && (uint64_t)a->in * a->out + (uint64_t)b->in * b->out >= LEAST_WEIGHTS;
 }
 
@@ -536,22 +529,22 @@ static void convolve_together(struct native *e, const struct native_layer *y, co
 
 static void convolve(struct native *e, const struct native_layer *y, const uint8_t *u, uint8_t *stored)
 {
-    if (e->set->convolve && e->mode[y - e->file->layer] == NATIVE_DENSE) {
+    if (e->set->convolve && e->quads[y - e->file->layer] && e->mode[y - e->file->layer] == NATIVE_DENSE) {
         convolve_together(e, y, u, stored);
         return;
     }
     const uint32_t rows = positions(y->height, y->side, y->stride), columns = positions(y->width, y->side, y->stride);
-    const size_t run = (size_t)y->side * y->channels, line = (size_t)y->width * y->channels;
+    const size_t size = size_of(y), pixel = y->channels * size, run = y->side * pixel, line = y->width * pixel;
     for (uint32_t i = 0; i < rows; i++)
         for (uint32_t j = 0; j < columns; j++) {
-            const uint8_t *corner = u + (size_t)i * y->stride * line + (size_t)j * y->stride * y->channels;
+            const uint8_t *corner = u + (size_t)i * y->stride * line + (size_t)j * y->stride * pixel;
             for (uint32_t k = 0; k < y->side; k++) memcpy(e->window + k * run, corner + k * line, run);
             apply(e, y, e->window, stored);
-            stored += y->out;
+            stored += y->out * size;
         }
 }
 
-/* Elements from ... to - 1 of an observation. */
+/* Elements from ... to - 1 of an observation; of floats only normalised. */
 static void quantize(struct native *e, const float *observation, uint32_t from, uint32_t to, float scale, int zero, int base, uint8_t *stored)
 {
     const struct native_file *f = e->file;
@@ -560,7 +553,11 @@ static void quantize(struct native *e, const float *observation, uint32_t from, 
     const struct native_input input = {
         (const float *)at(f, f->mean) + k, (const float *)at(f, f->inverse) + k, (const float *)at(f, f->lowest) + k,
         (const float *)at(f, f->highest) + k, each, scale, zero, base};
-    e->set->quantize(&input, observation + from, (int)(to - from), stored);
+    if (!is_float(f->layer)) e->set->quantize(&input, observation + from, (int)(to - from), stored);
+    else for (uint32_t i = 0; from + i < to; i++) {
+        const uint32_t j = each ? i : 0;
+        ((float *)(void *)stored)[i] = normalised(observation[from + i], input.mean[j], input.inverse[j], input.lowest[j], input.highest[j]);
+    }
 }
 
 /* Layer i of a hidden state: the gates' first half is what the buffer i % 2 holds, its results go into the other one. */
@@ -574,6 +571,13 @@ static void remember(struct native *e, const float *observation, unsigned i)
     for (const struct native_layer *z = f->layer; z < y; z++) before += state_of(z);
     const float *state = observation + f->observation + before;
     float *next = e->next + before;
+    if (is_float(y)) {
+        apply(e, y, (const void *)state, stored);
+        memcpy(e->gates[0], e->act[i % 2], 4 * (size_t)y->out);
+        (y->cell == NATIVE_GRU ? gru : lstm)(n, e->gates[0], (const void *)stored, state, next);
+        memcpy(stored, next, 4 * (size_t)n);
+        return;
+    }
     for (uint32_t k = 0; k < n; k++) e->hidden[k] = (uint8_t)(limited(rounded(state[k] / y->norm_scale) + y->norm_zero, -128, 127) + 128);
     apply(e, y, e->hidden, stored);
     widened(e->act[i % 2], y->out, fed->scale, fed->zero, e->gates[0]);
@@ -593,7 +597,7 @@ static void step(struct native *e, const float *observation, unsigned i)
     }
     (is_conv(y) ? convolve : apply)(e, y, e->act[i % 2], e->act[1 - i % 2]);
     if (i + 1 == f->joins)
-        quantize(e, observation, f->observation - f->vector, f->observation, f->vector_scale, f->vector_zero, f->vector_base, e->act[1 - i % 2] + results(y));
+        quantize(e, observation, f->observation - f->vector, f->observation, f->vector_scale, f->vector_zero, f->vector_base, e->act[1 - i % 2] + size_of(y) * results(y));
 }
 
 /* The stored results behind this many layers; which of the two buffers holds them. */
@@ -618,12 +622,13 @@ int native_decide(struct native *e, const float *observation, float *outputs)
     const struct native_file *f = e->file;
     const uint8_t *stored = e->act[run(e, observation, f->layers)];
     const float *head = f->head ? at(f, f->head) : 0;
+    memcpy(outputs + f->outputs, e->next, 4 * (size_t)f->state);
+    if (is_float(f->layer)) return decide_floats((const void *)stored, f->outputs, head, outputs);
     int best = 0;
     for (uint32_t i = 0; i < f->outputs; i++) {
         outputs[i] = head ? head[256 * i + stored[i]] : f->output_scale * (float)(stored[i] - 128 - f->output_zero);
         if (stored[i] > stored[best]) best = (int)i;
     }
-    memcpy(outputs + f->outputs, e->next, 4 * (size_t)f->state);
     return head ? 0 : best;
 }
 
@@ -645,6 +650,7 @@ size_t native_levels(struct native *e, const float *observation, unsigned layers
     const struct native_file *f = e->file;
     if (layers > f->layers) return 0;
     const uint8_t *stored = e->act[run(e, observation, layers)];
+    if (is_float(f->layer)) return 0;
     const struct native_layer *y = layers ? &f->layer[layers - 1] : 0;
     const size_t count = y ? (size_t)results(y) + (layers == f->joins ? f->vector : 0) : f->observation - f->vector;
     const int base = y ? y->base : f->base;

@@ -1,4 +1,4 @@
-/* A quantized policy, one observation at a time: observation in, action out. Nothing is allocated behind native_open, and
+/* A policy in integers or floats, one observation at a time: observation in, action out. Nothing is allocated behind native_open, and
  * of the C library only memcpy, memset and memcmp are called. */
 #ifndef NATIVE_ENGINE_H
 #define NATIVE_ENGINE_H
@@ -20,7 +20,7 @@ enum native_error {                 /* of native_open; native_message puts them 
     NATIVE_LARGE_NEED
 };
 
-enum native_mode {                  /* of a layer: all rows of weights, or those whose value is not zero */
+enum native_mode {                  /* of a layer: all rows of weights, or those whose value is not zero; of floats it is these */
     NATIVE_DENSE,
     NATIVE_SPARSE
 };
@@ -39,7 +39,7 @@ const char *native_message(enum native_error);
 int native_decide(struct native *, const float *observation, float *outputs);
 /* Whether an element moved that never did in training: policy/spec.py, STILL_SCALE and STILL_SHARE. */
 int native_has_moved(const struct native *, const float *observation);
-/* The levels behind the first `layers` layers, 0: the input's, at most `room` of them; how many there are. */
+/* The levels behind the first `layers` layers, 0: the input's, at most `room` of them; how many there are. None of floats. */
 size_t native_levels(struct native *, const float *observation, unsigned layers, int8_t *levels, size_t room);
 /* One layer, several times, of what the layers before it made of this observation: native_levels(..., layer, ...), or
  * this function of the layer before, must have come just before. For a caller with a clock. */

@@ -8,15 +8,16 @@
 enum {
     NATIVE_VERSION = 1,
     NATIVE_LINE = 64,               /* bytes of a cache line: weights of a row lie in whole ones */
-    NATIVE_CHUNK = 16,              /* bytes: the least that a row of weights has */
+    NATIVE_CHUNK = 16,              /* bytes: the least that a row of integers has; floats of it */
+    NATIVE_BLOCK = 64,              /* outputs of a block of floats */
     NATIVE_LARGEST_IN = 65535,      /* rows of a layer */
     NATIVE_LARGEST_ELEMENTS = 1 << 24 /* of an observation, an image, or a row of weights */
 };
 
 struct native_layer {               /* 128 bytes */
-    uint32_t bits;                  /* 2, 4 or 8: of a stored weight */
+    uint32_t bits;                  /* 2, 4 or 8: of a stored weight; 16 or 32 of floats, and then of every layer's */
     uint32_t in, out, padded;       /* rows of weights, outputs, and outputs with those that only fill the last chunk */
-    uint32_t weights, bias, multiplier; /* offsets: rows; int32[padded]; float[padded] */
+    uint32_t weights, bias, multiplier; /* offsets: rows; int32[padded], float[padded] of floats; float[padded] */
     uint32_t signed_bias;           /* offset of int32[padded], the bias where values less 128 are multiplied; or 0 */
     uint32_t table;                 /* offset of int8[256], a level for each level -128 ... 127; or 0 */
     uint32_t gamma, beta;           /* offsets of float[out] of a layer normalisation; or both 0 */
@@ -24,7 +25,7 @@ struct native_layer {               /* 128 bytes */
     int32_t base;                   /* what is stored of a result for the next layer is its level less this, 0 ... 255 */
     uint32_t height, width, channels; /* of the image that a convolution takes; all 0 of a dense layer */
     uint32_t side, stride;          /* of a convolution */
-    uint32_t activation;            /* behind a normalisation: enum native_activation */
+    uint32_t activation;            /* behind a normalisation, of floats behind any layer: enum native_activation */
     float scale;                    /* of the levels that the sums become: what a normalisation is fed */
     float norm_scale;               /* of its result */
     int32_t norm_zero, norm_low;
@@ -47,7 +48,8 @@ struct native_file {                /* 128 bytes, the layers behind it */
     uint32_t joins;                 /* the layer behind which that vector joins the results, counted from 1; or 0 */
     uint32_t normaliser;            /* elements of the four arrays: 1 or observation */
     uint32_t mean, inverse, lowest, highest; /* offsets of float[normaliser] */
-    uint32_t head;                  /* offset of float[outputs][256], an action for each level; 0: outputs are compared */
+    uint32_t head;                  /* offset of float[outputs][256], an action for each level; of floats float[4][outputs], */
+                                    /* lowest, highest, gain, offset; 0: outputs are compared */
     float scale;                    /* of the first layer's levels */
     int32_t zero, base;
     float vector_scale;             /* of the vector's levels */

@@ -58,8 +58,6 @@ struct native_input {
     float scale;
     int zero, base;
 };
-/* Part a list into groups, and with fewer than 8 bits add its values up; SLACK bytes behind its values may be read, the first sixteen are 0. */
-typedef void native_group(struct native_list *, int bits, int is_signed);
 /* stored[i] = clip(rint(clip((x[i] - mean) * inverse, lowest, highest) / scale) + zero, -128, 127) - base, i < n */
 typedef void native_quantize(const struct native_input *, const float *x, int n, uint8_t *stored);
 
@@ -80,6 +78,17 @@ enum { MOST_WINDOWS = 8 };
 /* acc[t][output] of the windows that begin at u + corner[t], t < the set's windows */
 typedef void native_convolve(const struct native_windows *, const size_t *corner, int32_t *acc);
 
+struct native_floats {              /* a layer of floats as a kernel sees it, and the rows that count */
+    const uint8_t *weights;         /* floats, or IEEE halves, in blocks of NATIVE_BLOCK outputs, row after row */
+    const float *bias;
+    const uint16_t *row;
+    const float *value;
+    int is_half, in, padded, rows;
+};
+
+/* y[output] = bias + the sum of value * weight, of all outputs */
+typedef void native_multiply_floats(const struct native_floats *, float *y);
+
 struct native_kernel_set {
     const char *name;
     int (*runs_here)(void);
@@ -91,6 +100,7 @@ struct native_kernel_set {
     native_multiply *multiply;
     native_requantize *requantize;
     native_quantize *quantize;
+    native_multiply_floats *multiply_floats;
     native_convolve *convolve;      /* NULL: window by window, as a dense layer */
     int windows;                    /* that it takes at once */
 };
@@ -133,11 +143,16 @@ INLINE void requantize_here(const int32_t *restrict acc, const int32_t *restrict
     }
 }
 
-INLINE uint8_t quantized(float x, float mean, float inverse, float lowest, float highest, const struct native_input *s)
+INLINE float normalised(float x, float mean, float inverse, float lowest, float highest)
 {
     float z = (x - mean) * inverse;
     z = z > highest ? highest : z;
-    z = z < lowest ? lowest : z;
+    return z < lowest ? lowest : z;
+}
+
+INLINE uint8_t quantized(float x, float mean, float inverse, float lowest, float highest, const struct native_input *s)
+{
+    const float z = normalised(x, mean, inverse, lowest, highest);
     return (uint8_t)(limited(rounded(z / s->scale) + s->zero, -128, 127) - s->base);
 }
 
@@ -151,4 +166,39 @@ INLINE void quantize_here(const struct native_input *input, const float *restric
         for (int i = 0; i < n; i++) stored[i] = quantized(x[i], mean, inverse, lowest, highest, &s);
     }
 }
+
+INLINE float widened_half(uint16_t half)
+{
+    const union { uint32_t i; float f; } size = {.i = (uint32_t)(half & 0x7fff) << 13};
+    union { float f; uint32_t i; } x = {.f = size.f * 0x1p112f}; /* exact, of the halves below the normal ones, too */
+    x.i |= (uint32_t)(half & 0x8000) << 16;
+    return x.f;
+}
+
+/* Sums of 16 n outputs from `first` on, whose weights in a row begin at w; rows lie `width` bytes apart. */
+INLINE void sum_here(const struct native_floats *s, const uint8_t *w, size_t width, int first, float *y, const int n, const int is_half)
+{
+    float a[NATIVE_BLOCK];
+    memcpy(a, s->bias + first, 64 * (size_t)n);
+    for (int k = 0; k < s->rows; k++) {
+        const float x = s->value[k];
+        const uint8_t *p = w + s->row[k] * width;
+        if (is_half) for (int i = 0; i < 16 * n; i++) a[i] += x * widened_half(((const uint16_t *)(const void *)p)[i]);
+        else for (int i = 0; i < 16 * n; i++) a[i] += x * ((const float *)(const void *)p)[i];
+    }
+    memcpy(y + first, a, 64 * (size_t)n);
+}
+
+/* All outputs of a layer of floats, with at most 16 * `most` sums at once; `sum` is as sum_here, inlined for each width. */
+#define SUM_FLOATS(sum, n) (s->is_half ? sum(s, w, width, first, y, n, 1) : sum(s, w, width, first, y, n, 0))
+#define OVER_FLOATS(sum, most) \
+    for (int first = 0, n; first < s->padded; first += n) { \
+        const int block = first & -NATIVE_BLOCK, end = s->padded - block < NATIVE_BLOCK ? s->padded : block + NATIVE_BLOCK; \
+        const size_t size = s->is_half ? 2 : 4, width = (size_t)(end - block) * size; \
+        const uint8_t *w = s->weights + ((size_t)block * (size_t)s->in + (size_t)(first - block)) * size; \
+        n = end - first >= 64 && (most) >= 4 ? 64 : end - first >= 32 && (most) >= 2 ? 32 : 16; \
+        if (n == 64) SUM_FLOATS(sum, (most) < 4 ? (most) : 4); \
+        else if (n == 32) SUM_FLOATS(sum, (most) < 2 ? (most) : 2); \
+        else SUM_FLOATS(sum, 1); \
+    }
 #endif

@@ -229,9 +229,36 @@ static void requantize_neon(const int32_t *acc, const int32_t *bias, int32_t les
 
 static void quantize(const struct native_input *input, const float *x, int n, uint8_t *stored) { quantize_here(input, x, n, stored); }
 
+#if defined __aarch64__ || (defined __ARM_FP16_FORMAT_IEEE && __ARM_FP & 2 && defined __ARM_FEATURE_FMA)
+/* Floats: a product and a sum are rounded once. */
+INLINE void sum_neon(const struct native_floats *s, const uint8_t *w, size_t width, int first, float *y, const int n, const int is_half)
+{
+    float32x4_t a[16];
+    EACH(i, 4 * n) a[i] = vld1q_f32(s->bias + first + 4 * i);
+    for (int k = 0; k < s->rows; k++) {
+        const float32x4_t x = vdupq_n_f32(s->value[k]);
+        const uint8_t *p = w + s->row[k] * width;
+        EACH(i, 2 * n) {
+            const float16x8_t half = vreinterpretq_f16_u8(vld1q_u8(p + 16 * i));
+            const float *v = (const float *)(const void *)(p + 32 * i);
+            a[2 * i] = vfmaq_f32(a[2 * i], x, is_half ? vcvt_f32_f16(vget_low_f16(half)) : vld1q_f32(v));
+            a[2 * i + 1] = vfmaq_f32(a[2 * i + 1], x, is_half ? vcvt_f32_f16(vget_high_f16(half)) : vld1q_f32(v + 4));
+        }
+    }
+    EACH(i, 4 * n) vst1q_f32(y + first + 4 * i, a[i]);
+}
+#else
+#define sum_neon sum_here
+#endif
+#if defined __aarch64__
+static void multiply_floats(const struct native_floats *s, float *y) { OVER_FLOATS(sum_neon, 4) }
+#else
+static void multiply_floats(const struct native_floats *s, float *y) { OVER_FLOATS(sum_neon, 2) }
+#endif
+
 const struct native_kernel_set native_neon = {
     .name = "neon", .runs_here = has_neon, .multiple = 2, .piece = 127,
     .takes_signed = 1, .group = group_neon,
-    .compact = compact_neon, .multiply = multiply_neon, .requantize = requantize_neon, .quantize = quantize,
+    .compact = compact_neon, .multiply = multiply_neon, .requantize = requantize_neon, .quantize = quantize, .multiply_floats = multiply_floats,
 };
 #endif

@@ -32,7 +32,9 @@ static void multiply(const struct native_sums *s, const struct native_list *list
 
 static void quantize(const struct native_input *input, const float *x, int n, uint8_t *stored) { quantize_here(input, x, n, stored); }
 
+static void multiply_floats(const struct native_floats *s, float *y) { OVER_FLOATS(sum_here, 1) }
+
 const struct native_kernel_set native_plain = {
     .name = "plain", .runs_here = everywhere, .multiple = 1, .piece = 255, .compact = compact, .multiply = multiply, .requantize = requantize,
-    .quantize = quantize,
+    .quantize = quantize, .multiply_floats = multiply_floats,
 };

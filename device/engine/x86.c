@@ -36,7 +36,10 @@ static unsigned saved_registers(void)
 static int has_avx2(void)
 {
     unsigned r[4];
+    const unsigned c = 1u << 12 | 1u << 29; /* FMA, F16C */
     if ((saved_registers() & 6) != 6) return 0;
+    cpuid(1, 0, r);
+    if ((r[2] & c) != c) return 0;
     cpuid(7, 0, r);
     return (int)(r[1] >> 5 & 1);
 }
@@ -44,12 +47,32 @@ static int has_avx2(void)
 static int has_avx512(void)
 {
     unsigned r[4];
-    if ((saved_registers() & 0xe6) != 0xe6) return 0;
+    if ((saved_registers() & 0xe6) != 0xe6 || !has_avx2()) return 0;
     cpuid(7, 0, r);
     const unsigned b = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31; /* F, DQ, BW, VL */
     const unsigned c = 1u << 1 | 1u << 6 | 1u << 11;              /* VBMI, VBMI2, VNNI */
     return (r[1] & b) == b && (r[2] & c) == c;
 }
+
+#define AVX2 __attribute__((target("avx2,fma,f16c,popcnt,bmi2")))
+
+/* Floats: a product and a sum are rounded once. */
+AVX2 INLINE void sum256(const struct native_floats *s, const uint8_t *w, size_t width, int first, float *y, const int n, const int is_half)
+{
+    __m256 a[8];
+    EACH(i, 2 * n) a[i] = _mm256_loadu_ps(s->bias + first + 8 * i);
+    for (int k = 0; k < s->rows; k++) {
+        const __m256 x = _mm256_set1_ps(s->value[k]);
+        const uint8_t *p = w + s->row[k] * width;
+        EACH(i, 2 * n) {
+            const __m256 v = is_half ? _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p + 16 * i))) : _mm256_loadu_ps((const float *)(p + 32 * i));
+            a[i] = _mm256_fmadd_ps(x, v, a[i]);
+        }
+    }
+    EACH(i, 2 * n) _mm256_storeu_ps(y + first + 8 * i, a[i]);
+}
+
+AVX2 static void multiply_floats256(const struct native_floats *s, float *y) { OVER_FLOATS(sum256, 4) }
 
 /* ---- AVX-512 ---------------------------------------------------------------------------------------------------- */
 #define AVX512 __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,avx512vnni,avx2,fma,popcnt,bmi2")))
@@ -201,13 +224,11 @@ AVX512 static void convolve512(const struct native_windows *s, const size_t *cor
 AVX512 static void quantize512(const struct native_input *input, const float *x, int n, uint8_t *stored) { quantize_here(input, x, n, stored); }
 
 const struct native_kernel_set native_avx512 = {
-    .name = "avx512", .runs_here = has_avx512, .multiple = 4, .piece = 255, .compact = compact512, .multiply = multiply512, .requantize = requantize512, .quantize = quantize512,
+    .name = "avx512", .runs_here = has_avx512, .multiple = 4, .piece = 255, .compact = compact512, .multiply = multiply512, .requantize = requantize512, .quantize = quantize512, .multiply_floats = multiply_floats256,
     .convolve = convolve512, .windows = WINDOWS512,
 };
 
 /* ---- AVX2: no dpbusd; the products of two rows are added in 16 bits, which two values up to 128 cannot leave ----------- */
-#define AVX2 __attribute__((target("avx2,fma,popcnt,bmi2")))
-
 AVX2 static int compact256(const uint8_t *u, int n, uint16_t *row, uint8_t *value, const struct native_order *order)
 {
     int found = 0, i = 0;
@@ -431,7 +452,7 @@ AVX2 static void convolve256(const struct native_windows *s, const size_t *corne
 AVX2 static void quantize256(const struct native_input *input, const float *x, int n, uint8_t *stored) { quantize_here(input, x, n, stored); }
 
 const struct native_kernel_set native_avx2 = {
-    .name = "avx2", .runs_here = has_avx2, .multiple = 4, .piece = 128, .takes_signed = 1, .compact = compact256, .multiply = multiply256, .requantize = requantize256, .quantize = quantize256,
+    .name = "avx2", .runs_here = has_avx2, .multiple = 4, .piece = 128, .takes_signed = 1, .compact = compact256, .multiply = multiply256, .requantize = requantize256, .quantize = quantize256, .multiply_floats = multiply_floats256,
     .convolve = convolve256, .windows = WINDOWS256,
 };
 #endif

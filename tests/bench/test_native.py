@@ -41,9 +41,8 @@ def test_the_table_compares_turn_by_turn() -> None:
     assert [each[-2] for each in shown] == ["1 (base)", "3.00× [2.00, 4.00]"]
 
 
-def test_what_is_not_all_is_not_kept_and_floats_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_all_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "RESULTS", tmp_path)
     assert native.main(["--policy", "I", "--keep"]) == cli.EXIT_FAILED
-    assert native.main(["--precision", "fp32"]) == cli.EXIT_USAGE
     assert native.main(["--policy", "absent"]) == cli.EXIT_USAGE
     assert not list(tmp_path.iterdir())

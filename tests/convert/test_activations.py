@@ -83,7 +83,7 @@ def test_every_runtime_computes_what_the_reference_says(
     tmp_path: Path, runtimes: Runtimes, name: str, precision: Precision
 ) -> None:
     bundle = make_bundle(tmp_path / "activated", SPECS[name])
-    for artifact_format in precision.formats:
+    for artifact_format in ArtifactFormat:
         done = pipeline.convert(bundle, precision, artifact_format, runtimes, accept=precision is Precision.INT4)
         assert set(done.entry.runtimes) == {each for each in available() if each.artifact_format is artifact_format}
         assert done.entry.fp32_agreement > 0.95 or precision is Precision.INT4
@@ -156,7 +156,7 @@ def test_actions_in_physical_units_come_out_of_every_runtime(
 ) -> None:
     bundle = make_bundle(tmp_path / "pilot", replace(BASE, head=replace(HEAD, squash=squash)))
     for precision in (Precision.FP32, Precision.FP16, Precision.INT8, Precision.INT4):
-        for artifact_format in precision.formats:
+        for artifact_format in ArtifactFormat:
             entry = pipeline.convert(bundle, precision, artifact_format, runtimes, accept=True).entry
             expected = Bundle.load(bundle.path).read_expected(entry).outputs
             inside = (expected >= np.array(HEAD.low) - 1e-5).all() and (expected <= np.array(HEAD.high) + 1e-5).all()

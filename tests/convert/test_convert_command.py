@@ -38,16 +38,15 @@ from tests.convert.conftest import Capture, Patch, Runtimes, Small, contents, ma
 from tests.refusals import refused
 
 
-def test_every_precision_in_every_format_that_holds_it(bundle: Bundle, capsys: Capture) -> None:
+def test_every_precision_in_every_format(bundle: Bundle, capsys: Capture) -> None:
     assert cli.main(["--policy", str(bundle.path), "--bits", "32,16,8,4,mixed"]) == 0
     printed = capsys.readouterr().out
     written = Bundle.load(bundle.path)
-    both = {
+    assert set(written.manifest.artifacts) == {
         f"{precision}.{suffix}"
         for precision in ("fp32", "fp16", "int8", "int4", "mixed")
-        for suffix in ("tflite", "onnx")
+        for suffix in ("tflite", "onnx", "native")
     }
-    assert set(written.manifest.artifacts) == both | {"int8.native", "int4.native", "mixed.native"}
     for name, entry in written.manifest.artifacts.items():
         assert name in printed
         runtimes = {runtime.value for runtime in entry.runtimes}
@@ -137,7 +136,7 @@ def test_formats_of_one_precision_share_what_is_quantized(bundle: Bundle, monkey
 
     monkeypatch.setattr(pipeline, "quantize", counted)
     done = pipeline.convert_all([bundle], [Precision.FP16, Precision.INT8], list(ArtifactFormat))
-    assert made == [Precision.FP16, Precision.INT8] and len(done) == 5
+    assert made == [Precision.FP16, Precision.INT8] and len(done) == 6
     for each in done:
         alone = pipeline.build(bundle, each.entry.precision, each.entry.format)
         assert alone.data == (bundle.path / each.entry.file).read_bytes()
@@ -176,7 +175,7 @@ def test_missing_makes_only_what_is_not_there(bundle: Bundle, capsys: Capture) -
     assert cli.main([*arguments, "--bits", "8"]) == 0 and "nothing to convert" in capsys.readouterr().out
     assert cli.main([*arguments, "--bits", "8,16", "--json"]) == 0
     made = [figures["file"] for figures in json.loads(capsys.readouterr().out)]
-    assert made == ["fp16.tflite", "fp16.onnx"]
+    assert made == ["fp16.tflite", "fp16.onnx", "fp16.native"]
     (bundle.path / "fp16.onnx").unlink()
     assert cli.main([*arguments, "--bits", "8,16", "--json"]) == 0
     made = [figures["file"] for figures in json.loads(capsys.readouterr().out)]

@@ -25,7 +25,6 @@ from quarl.policy.spec import (
     NetworkSpec,
     Normaliser,
     ObservationField,
-    Precision,
     RuntimeName,
     Squash,
 )
@@ -222,7 +221,7 @@ FLOAT_LOGITS = floats(1.46875, -0.2890625)
 
 
 @pytest.mark.parametrize("half", [False, True])
-@pytest.mark.parametrize("runtime", Precision.FP32.runtimes)
+@pytest.mark.parametrize("runtime", RuntimeName)
 def test_every_runtime_computes_the_hand_worked_floats(runtimes: Runtimes, runtime: RuntimeName, half: bool) -> None:
     data = FLOATS[runtime.artifact_format](SPEC, WEIGHTS, half)
     execution = runtimes[runtime].execute(SPEC, data, np.array([TIES], np.float32))
@@ -230,7 +229,7 @@ def test_every_runtime_computes_the_hand_worked_floats(runtimes: Runtimes, runti
     assert execution.actions.tolist() == [0]
 
 
-@pytest.mark.parametrize("runtime", Precision.FP32.runtimes)
+@pytest.mark.parametrize("runtime", RuntimeName)
 def test_of_equal_logits_the_first_wins(runtimes: Runtimes, runtime: RuntimeName) -> None:
     weights = {name: np.zeros_like(value) for name, value in WEIGHTS.items()}
     execution = runtimes[runtime].execute(SPEC, FLOATS[runtime.artifact_format](SPEC, weights), OBSERVATIONS)

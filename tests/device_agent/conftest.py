@@ -166,6 +166,7 @@ def continuous_policy() -> tuple[PolicySpec, dict[str, np.ndarray]]:
 def add_artifacts(bundle: Bundle, tolerance_steps: float = 3.0) -> Bundle:
     """Real fp32 and int8 artifacts in every format, with the tolerances of conversion."""
     from quarl.convert import onnx_graph, tflite_graph
+    from quarl.convert.native.floats import float_artifact
     from quarl.convert.native.writer import native_artifact
     from quarl.convert.opaque import impossible
     from quarl.convert.reference import integer_reference
@@ -177,6 +178,7 @@ def add_artifacts(bundle: Bundle, tolerance_steps: float = 3.0) -> Bundle:
     makers = {
         (Precision.FP32, ArtifactFormat.TFLITE): lambda: tflite_graph.float_graph(spec, weights),
         (Precision.FP32, ArtifactFormat.ONNX): lambda: onnx_graph.float_graph(spec, weights),
+        (Precision.FP32, ArtifactFormat.NATIVE): lambda: float_artifact(spec, weights),
         (Precision.INT8, ArtifactFormat.TFLITE): lambda: tflite_graph.integer_graph(spec, integers),
         (Precision.INT8, ArtifactFormat.ONNX): lambda: onnx_graph.integer_graph(spec, integers),
         (Precision.INT8, ArtifactFormat.NATIVE): lambda: native_artifact(spec, integers),

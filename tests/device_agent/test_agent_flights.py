@@ -27,7 +27,7 @@ from quarl.policy.spec import (
     NetworkSpec,
     Normaliser,
     PolicySpec,
-    Precision,
+    RuntimeName,
     weight_shapes,
 )
 
@@ -56,7 +56,7 @@ def agent(pilot: Bundle, start_agent: Callable[..., Any]) -> Any:
     return process
 
 
-@pytest.mark.parametrize("runtime", [name.value for name in Precision.FP32.runtimes])
+@pytest.mark.parametrize("runtime", [name.value for name in RuntimeName])
 def test_every_runtime_flies_as_the_numpy_reference_does(
     runtime: str, pilot: Bundle, start_agent: Callable[..., Any]
 ) -> None:

@@ -23,7 +23,6 @@ from quarl.policy.spec import (
     Normaliser,
     ObservationField,
     PolicySpec,
-    Precision,
     RuntimeName,
     weight_shapes,
 )
@@ -129,7 +128,7 @@ def seeing(watching: Bundle, tmp_path_factory: pytest.TempPathFactory, make_arti
     return made
 
 
-@pytest.mark.parametrize("runtime", Precision.FP32.runtimes)
+@pytest.mark.parametrize("runtime", RuntimeName)
 def test_a_policy_of_a_picture_and_a_vector_is_fed_one_flat_row(
     seeing: Bundle, converse: Callable[..., tuple[list[dict[str, Any]], bytes]], runtime: RuntimeName
 ) -> None:

@@ -108,7 +108,7 @@ def test_a_release_keeps_how_its_layers_are_faster_beside_the_releases(
     assert entry["artifact"] == pilot.artifact(Precision.INT8, ArtifactFormat.NATIVE).record.sha256
 
 
-@pytest.mark.parametrize("runtime", [name.value for name in Precision.FP32.runtimes])
+@pytest.mark.parametrize("runtime", [name.value for name in RuntimeName])
 def test_no_decision_is_made_of_outputs_that_are_no_numbers(runtime: str, tmp_path: Path, start_agent: Start) -> None:
     spec, weights = flying_policy()
     spec = dataclasses.replace(spec, normaliser=dataclasses.replace(spec.normaliser, clip=float("inf")))
@@ -132,7 +132,7 @@ def test_a_step_that_nothing_can_be_divided_by_is_refused(copied: Path, start_ag
 
 
 @pytest.mark.parametrize(
-    ("precision", "runtime"), [(p.value, r.value) for p in (Precision.FP32, Precision.INT8) for r in p.runtimes]
+    ("precision", "runtime"), [(p.value, r.value) for p in (Precision.FP32, Precision.INT8) for r in RuntimeName]
 )
 def test_an_artifact_of_other_weights_fails_its_golden_vectors(
     precision: str, runtime: str, copied: Path, start_agent: Start
@@ -252,7 +252,8 @@ def test_truncated_and_undeployed_artifacts_differ(copied: Path, start_agent: St
 
 
 def test_a_device_that_holds_only_its_part_of_the_bundle_serves(copied: Path, start_agent: Start) -> None:
-    for name in ("weights.safetensors", "calibration.npz", "fp32.onnx", "fp32.tflite", "int8.onnx", "int8.native"):
+    others = ("fp32.onnx", "fp32.tflite", "fp32.native", "int8.onnx", "int8.native")
+    for name in ("weights.safetensors", "calibration.npz", *others):
         (copied / name).unlink()
     agent = start_agent(copied)
     assert agent.ask("hello")["bundle"]["artifacts"] == [

@@ -94,6 +94,17 @@ def sanitized(sanitized_program: Path, pack: Path) -> Iterator[StaticAgent]:
     assert running.end() == 0
 
 
+def test_floats_pass_their_golden_vectors(program: tuple[object, ...], tmp_path: Path) -> None:
+    shutil.copytree(ZOO / "I", tmp_path / "I")
+    command.write_agent_and_pack(tmp_path / "I", Precision.FP16, "x86_64", tmp_path)
+    running = StaticAgent(*program, tmp_path / command.PACK)
+    loaded = running.ask("load", precision="fp16")
+    assert loaded["loaded"]["file"] == "fp16.native" and loaded["golden"]["max_error_steps"] is None
+    assert 0.0 < loaded["golden"]["max_error"] <= loaded["golden"]["tolerance"]
+    assert loaded["golden"]["action_agreement"] == 1.0
+    assert running.end() == 0
+
+
 def test_it_decides_as_the_agent_in_python_does(agent: StaticAgent, bundle: Bundle, pack: Path) -> None:
     usual = AgentProcess(bundle.path)
     rows = bundle.golden().observations[:40].tolist()

@@ -187,13 +187,13 @@ def test_all_runtimes_and_precisions_then_back(serving: Connection, deployed: Te
     before = current(serving, "tiny")
     result = deploy(serving, bundle, [FP32, INT8], tuple(RuntimeName))
     assert {(check.precision, check.runtime) for check in result.checks} == {
-        (precision.value, runtime.value) for precision in (FP32, INT8) for runtime in precision.runtimes
+        (precision.value, runtime.value) for precision in (FP32, INT8) for runtime in RuntimeName
     }
     assert result.wheels_sent == ("tflite-runtime 2.14.0", "onnxruntime 1.31.1"), "numpy and LiteRT were there"
     assert result.reused_files == 6, "of the bundle, and the loop's header"
     golden = bundle.golden().observations.tolist()
     actions = {}
-    for precision, runtime in [(FP32, each) for each in FP32.runtimes] + [(INT8, RuntimeName.NATIVE)]:
+    for precision, runtime in [(FP32, each) for each in RuntimeName] + [(INT8, RuntimeName.NATIVE)]:
         with AgentSession(serving, "tiny") as agent:
             agent.request("load", precision=precision.value, runtime=runtime.value)
             actions[runtime] = agent.request("act", observations=golden)["actions"]

@@ -1,6 +1,7 @@
 """The benchmark policies of the repository: whole, of their cell, judged, and convertible at every precision."""
 
 from collections.abc import Iterator, Mapping
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from quarl.convert.executor import RuntimeProcess, runtime_processes
 from quarl.convert.pipeline import convert
 from quarl.policy.bundle import Bundle, copy_bundle
-from quarl.policy.spec import Precision, RuntimeName
+from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
 from quarl.train.evaluate import check_task, task_options
 from quarl.train.intervals import read_return_interval
 from quarl.train.runs.logs import CURVE_FILE, column, read_rows
@@ -62,7 +63,7 @@ def test_a_bundle_converts_at_every_precision_through_the_gate(
     name: str, runtimes: Mapping[RuntimeName, RuntimeProcess], tmp_path: Path
 ) -> None:
     copy = copy_bundle(Bundle.load(ZOO / name), tmp_path / name, origin="zoo")
-    for precision, artifact_format in [(p, each) for p in PRECISIONS for each in p.formats]:
+    for precision, artifact_format in product(PRECISIONS, ArtifactFormat):
         entry = convert(copy, precision, artifact_format, runtimes).entry
         tolerance = Bundle.load(copy.path).read_expected(entry).tolerance.max()
         assert all(parity.max_error <= tolerance for parity in entry.runtimes.values())

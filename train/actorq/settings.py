@@ -68,11 +68,6 @@ class ActorQSettings:
         check("priority_exponent", 0.0 <= self.priority_exponent < math.inf, "0 (uniform) or more, such as 0.6")
         check("importance_exponent", 0.0 <= self.importance_exponent <= 1.0, "0 (none) … 1 (all)")
         check("runtime", self.runtime in RUNTIMES, f"{', '.join(RUNTIMES[:-1])} or {RUNTIMES[-1]}")
-        if not self.artifact_format.holds(self.precision):
-            raise SettingsError(
-                f"--runtime {self.runtime} executes integers only, got --quantize {self.quantize}. Type --quantize "
-                f"8, or --runtime {RUNTIMES[0]}."
-            )
         fine = all(0.0 <= delay < math.inf for delay in self.step_delays_s)
         check("step_delays_s", fine, "seconds, one number per actor")
         if len(self.step_delays_s) > self.n_actors:

@@ -18,7 +18,7 @@ enum section {
     OBSERVATIONS,                   /* golden, float[rows][observation] */
     OUTPUTS, TOLERANCE,             /* of the reference, float[rows][outputs] */
     DECISIONS,                      /* of the float policy: int32[rows][choices], indices, or float[rows][outputs] */
-    STEPS,                          /* of each output's scale, float[outputs] */
+    STEPS,                          /* of each output's scale, float[outputs]; of floats 0 */
     LINES,                          /* requests to time: act lines of golden observations */
     PERIOD,                         /* of control, uint64, ns */
     FALLBACK_ACTION,                /* the policy's own: float[outputs], or float[choices], numbers; or empty */

@@ -4,10 +4,10 @@
  * A case, little endian, every part at a multiple of 64 bytes: uint32 {bytes of the artifact, rows, elements of an
  * observation, outputs, stages, elements of each stage ...}, 16 in all; the artifact; float observations[rows][...];
  * int8 levels[rows][...] of stage 0 (the input), 1 (behind the first layer), ...; float outputs[rows][...]; int32
- * choices[rows].
+ * choices[rows]; float tolerance[...] of each output: 0 asks for its bits. An artifact of floats has no stages.
  *
  * A line for each set of kernels and each mode: its name, the mode, how many rows differ at each stage, in their
- * outputs (bit for bit), and in their choice. */
+ * outputs, and in their choice. */
 #include "engine.h"
 
 enum { ROOM = 48 << 20, MOST_STAGES = 11, LINE = 64 };
@@ -128,10 +128,17 @@ static int compare(struct native *engine, const uint32_t *head, const char *kern
     }
     const float *wanted = (const float *)place;
     const int32_t *choices = (const int32_t *)(place + whole_lines(4ul * rows * count));
+    const float *tolerance = (const float *)((const uint8_t *)choices + whole_lines(4ul * rows));
     uint32_t bad = 0, chosen = 0;
     for (uint32_t row = 0; row < rows; row++) {
         chosen += native_decide(engine, observations + row * elements, outputs) != choices[row];
-        bad += memcmp(outputs, wanted + row * count, 4ul * count) != 0;
+        int differs = 0;
+        for (uint32_t i = 0; i < count; i++) {
+            const float far = outputs[i] - wanted[row * count + i];
+            const int is_near = (far < 0 ? -far : far) <= tolerance[i];
+            differs |= !(tolerance[i] > 0 ? is_near : !memcmp(outputs + i, wanted + row * count + i, 4));
+        }
+        bad += differs != 0;
     }
     say_number(bad);
     say_number(chosen);

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from quarl.convert.native.floats import float_artifact
 from quarl.convert.native.writer import native_artifact
+from quarl.convert.pipeline import half_weights
 from quarl.device.engine.building import library
 from quarl.device.engine.engine import Engine, Mode
-from quarl.policy.reference import IntegerNetwork, apply_head, forward_layer, head_inputs, input_levels, join
+from quarl.policy.golden import float_tolerance
+from quarl.policy.reference import (
+    IntegerNetwork,
+    Weights,
+    apply_head,
+    forward_float,
+    forward_layer,
+    head_inputs,
+    input_levels,
+    join,
+)
 from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import (
     Activation,
@@ -74,19 +86,27 @@ def made(name: str, seed: int = 0) -> tuple[PolicySpec, IntegerNetwork, np.ndarr
 
 def quantized(spec: PolicySpec, bits: int, random: np.random.Generator) -> tuple[IntegerNetwork, np.ndarray]:
     """A network from random weights, and raw observations near the calibration and far off."""
-    weights = {
+    weights, rows = _weights(spec, random), _observations(spec, random)
+    network = quantize_network(spec, weights, rows[ROWS:], bits)
+    rows[ROWS // 2 : ROWS] *= 9.0
+    return network, rows[:ROWS]
+
+
+def _weights(spec: PolicySpec, random: np.random.Generator) -> dict[str, np.ndarray]:
+    return {
         part: random.normal(0.0, 1.5 / np.sqrt(np.prod(shape[:-1])) if len(shape) > 1 else 0.3, shape).astype("f4")
         for part, shape in weight_shapes(spec).items()
     }
+
+
+def _observations(spec: PolicySpec, random: np.random.Generator) -> np.ndarray:
     if spec.network.convolutions:
         rows = random.integers(0, 256, (60, spec.observation_size)).astype(np.float32)
         if spec.vector_size:
             rows[:, -spec.vector_size :] = random.normal(0.0, 90.0, (60, spec.vector_size))
     else:
         rows = random.normal(0.3, 1.5, (200, spec.observation_size)).astype(np.float32)
-    network = quantize_network(spec, weights, rows[ROWS:], bits)
-    rows[ROWS // 2 : ROWS] *= 9.0
-    return network, rows[:ROWS]
+    return rows
 
 
 LINE = 64
@@ -128,11 +148,73 @@ def check(spec: PolicySpec, network: IntegerNetwork, rows: np.ndarray, kernels: 
 
 def case(spec: PolicySpec, network: IntegerNetwork, rows: np.ndarray) -> bytes:
     """What check.c reads."""
-    artifact, wanted = native_artifact(spec, network), levels_of(spec, network, rows)
     outputs, choices = outputs_of(spec, network, rows)
-    head = [len(artifact), len(rows), spec.observation_size, spec.output_size, len(wanted)]
-    head += [each.shape[1] for each in wanted]
+    levels = levels_of(spec, network, rows)
+    return _packed(native_artifact(spec, network), rows, levels, outputs, choices, np.zeros(outputs.shape[1]))
+
+
+def _packed(
+    artifact: bytes,
+    rows: np.ndarray,
+    wanted: list[np.ndarray],
+    outputs: np.ndarray,
+    choices: np.ndarray,
+    tolerance: np.ndarray,
+) -> bytes:
+    head = [len(artifact), *rows.shape, outputs.shape[1], len(wanted), *(each.shape[1] for each in wanted)]
     levels = [each.astype(np.int8).tobytes() for each in wanted]
-    ends = [outputs.astype("<f4").tobytes(), choices.astype("<i4").tobytes()]
+    ends = [outputs.astype("<f4").tobytes(), choices.astype("<i4").tobytes(), tolerance.astype("<f4").tobytes()]
     parts = [struct.pack(f"<{len(head)}I", *head), artifact, rows.astype("<f4").tobytes(), *levels, *ends]
     return b"".join(each.ljust(-(-len(each) // LINE) * LINE, b"\0") for each in parts)
+
+
+# --- floats ---------------------------------------------------------------------------------------------------------
+
+FLOATS: dict[str, PolicySpec] = {
+    **{kind.value: replace(BASE, network=NetworkSpec((33, 70), kind)) for kind in Activation},
+    **{f"norm, {kind.value}": NETWORKS[f"norm, {kind.value}"][0] for kind in Activation},
+    "each its own": NETWORKS["each its own, 4 bits"][0],
+    "wide": replace(BASE, network=NetworkSpec((130, 111))),
+    "leaky": NETWORKS["leaky_relu"][0],
+    "norm": NETWORKS["norm, tanh"][0],
+    "picture": IMAGE,
+    "no vector": replace(IMAGE, observation=IMAGE.observation[:1]),
+    **{
+        name: NETWORKS[name][0]
+        for name in ("no hidden layer", "one output, tanh", "clipped", "limited", "picture, tanh")
+    },
+    "limited tanh": replace(BASE, head=ContinuousHead((-2.0,), (1.0,), Squash.TANH, 0.5)),
+    **{name: spec for name, (spec, _) in RECURRENT.items()},
+    "gru, discrete": recurrent_spec("gru", discrete=True),
+}
+
+
+@dataclass(frozen=True)
+class FloatCase:
+    """An artifact of floats, and what it has to make of observations, within a tolerance for each result."""
+
+    spec: PolicySpec
+    weights: Weights
+    artifact: bytes
+    rows: np.ndarray
+    outputs: np.ndarray
+    tolerance: np.ndarray
+
+    def packed(self) -> bytes:
+        """What check.c reads."""
+        own = self.outputs[:, : self.spec.output_size]
+        choices = own.argmax(axis=1) if self.spec.is_discrete else np.zeros(len(own), np.int64)
+        return _packed(self.artifact, self.rows, [], self.outputs, choices, self.tolerance)
+
+
+def float_case(spec: PolicySpec, weights: Weights, rows: np.ndarray, half: bool) -> FloatCase:
+    """What the parity gate asks of fp32 or fp16."""
+    used: Weights = half_weights(weights) if half else weights
+    outputs, tolerance = forward_float(spec, used, rows, exact=True), float_tolerance(spec, used, rows)
+    return FloatCase(spec, weights, float_artifact(spec, weights, half), rows, outputs, tolerance)
+
+
+def random_floats(spec: PolicySpec, half: bool, seed: int = 0) -> FloatCase:
+    """A network of random weights, on random observations."""
+    random = np.random.default_rng([seed, spec.observation_size])
+    return float_case(spec, _weights(spec, random), _observations(spec, random)[:ROWS], half)

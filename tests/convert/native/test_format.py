@@ -104,14 +104,17 @@ def test_the_activations_have_the_numbers_of_the_page_and_of_the_header() -> Non
     assert (HERE / "activations.h").read_text() == header(), "type: the command in it"
 
 
+RECORDS = ("layer", "second", "third")
+
+
 def patched(artifact: bytes, **changes: float) -> bytes:
-    """With other fields; ``layer_`` in front of those of the first layer, ``second_`` of the second."""
+    """With other fields; ``layer_`` in front of those of the first layer, ``second_`` and ``third_`` of the others."""
     data = bytearray(artifact)
     kinds = {each.name: each.kind for each in HEAD} | {f"layer.{each.name}": each.kind for each in LAYER}
     for key, value in changes.items():
         prefix, _, rest = key.partition("_")
-        name = f"layer.{rest}" if prefix in ("layer", "second") else key
-        at = OFFSETS[name] + LAYER_BYTES * (prefix == "second")
+        name = f"layer.{rest}" if prefix in RECORDS else key
+        at = OFFSETS[name] + LAYER_BYTES * (RECORDS.index(prefix) if prefix in RECORDS else 0)
         code = {"uint32": "<I", "int32": "<i", "float": "<f"}[kinds[name]]
         data[at : at + 4] = struct.pack(code, value)
     return bytes(data)

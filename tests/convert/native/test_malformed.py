@@ -15,7 +15,7 @@ from quarl.convert.native.layout import HEAD_BYTES, LAYER_BYTES, FileRecord, Lay
 from quarl.convert.native.writer import native_artifact
 from quarl.device.engine.building import HERE, SOURCES
 from quarl.device.engine.engine import Engine, NativeError, library, memory_needed
-from tests.convert.native.networks import made
+from tests.convert.native.networks import FLOATS, made, random_floats
 from tests.convert.native.random_networks import LayerPlan, Plan, built
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc: apt-get install gcc libc6-dev")
@@ -28,6 +28,8 @@ ARTIFACTS = (
     *("relu", "relu, 4 bits", "relu, 2 bits", "tanh", "norm, silu", "norm, leaky_relu", "limited", "no hidden layer"),
     *("picture and vector", "picture and vector, 2 bits", "picture, tanh", "each its own, 4 bits", "everything"),
     *("gru", "lstm", "three", "normalised"),
+    *(f"fp32 {name}" for name in ("norm", "leaky", "limited tanh", "lstm", "picture")),
+    *(f"fp16 {name}" for name in ("relu", "gru", "no vector")),
 )
 
 
@@ -43,6 +45,9 @@ def malformed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def artifact(name: str) -> bytes:
+    precision, _, network_name = name.partition(" ")
+    if precision in ("fp32", "fp16"):
+        return random_floats(FLOATS[network_name], half=precision == "fp16").artifact
     spec, network, _ = built(ODD) if name == "everything" else made(name)
     return native_artifact(spec, network)
 
@@ -62,7 +67,7 @@ def ran(program: Path, path: Path, first: int, count: int) -> int:
 @pytest.mark.parametrize("name", ARTIFACTS)
 def test_a_mistake_is_refused_or_does_no_harm(malformed: Path, name: str, first: int, tmp_path: Path) -> None:
     (tmp_path / "artifact").write_bytes(artifact(name))
-    last = (MISTAKES // 3 if name.startswith("picture") else MISTAKES) if first else FEW
+    last = (MISTAKES // 3 if "picture" in name else MISTAKES) if first else FEW
     accepted = ran(malformed, tmp_path / "artifact", first, last - first)
     assert first or FEW // 50 < accepted < FEW // 2, "most mistakes are seen, and those that are none are tried"
 

@@ -22,7 +22,7 @@ from quarl.policy.places import ZOO
 from quarl.policy.reference import IntegerNetwork
 from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import PolicySpec
-from tests.convert.native.networks import NETWORKS, case, made
+from tests.convert.native.networks import FLOATS, NETWORKS, FloatCase, case, float_case, made, random_floats
 from tests.convert.native.random_networks import PLANS, WORST, Plan, built
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # ∞ is cut to a level
@@ -36,7 +36,7 @@ KERNELS = {"x86_64": ("plain",), "aarch64": ("neon", "plain"), "armv7l": ("neon"
 MODES = ("dense", "sparse")
 OPTIONS = ("-static", "-s", "-I.")
 Network = tuple[PolicySpec, IntegerNetwork, np.ndarray]
-Compare = Callable[[Network], None]
+Compare = Callable[[Network | FloatCase], None]
 
 
 @pytest.fixture(scope="module", params=EMULATORS)
@@ -54,11 +54,13 @@ def compare(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     program.chmod(0o755)
     kernels = kernels_here(library()) if here else KERNELS[machine]
 
-    def run(network: Network) -> None:
-        done = subprocess.run([*command, str(program)], input=case(*network), capture_output=True, timeout=120)
+    def run(network: Network | FloatCase) -> None:
+        given = network.packed() if isinstance(network, FloatCase) else case(*network)
+        done = subprocess.run([*command, str(program)], input=given, capture_output=True, timeout=120)
         printed = done.stdout.decode()
         found = [line.split() for line in printed.splitlines()]
-        stages = len(network[1].layers) + 3  # the input, the layers, outputs, choices
+        levels = 0 if isinstance(network, FloatCase) else 1 + len(network[1].layers)  # the input, the layers
+        stages = levels + 2  # outputs, choices
         assert found == [[name, mode, *["0"] * stages] for name in kernels for mode in MODES], (
             printed + done.stderr.decode()
         )
@@ -94,6 +96,19 @@ def test_a_committed_bundle(compare: Compare, bundle: str, bits: int) -> None:
 def test_every_kind_of_layer(compare: Compare, name: str) -> None:
     spec, network, rows = made(name)
     compare((spec, network, rows[:: 1 + 3 * bool(spec.network.convolutions)]))
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["fp32", "fp16"])
+@pytest.mark.parametrize("name", FLOATS)
+def test_floats(compare: Compare, name: str, half: bool) -> None:
+    compare(random_floats(FLOATS[name], half))
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["fp32", "fp16"])
+@pytest.mark.parametrize("name", ["I", "benchmark/cartpole-ppo", "benchmark/pendulum-ddpg"])
+def test_floats_of_a_committed_bundle(compare: Compare, name: str, half: bool) -> None:
+    bundle = Bundle.load(ZOO / name)
+    compare(float_case(bundle.spec, bundle.weights(), bundle.golden().observations[:8], half))
 
 
 @pytest.mark.parametrize("name", parameters(((name,) for name in WORST), lambda name: "est, zero" in name))

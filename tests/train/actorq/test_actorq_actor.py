@@ -214,7 +214,7 @@ class Hall:
 
 @pytest.mark.parametrize(
     ("runtime", "quantize", "communication"),
-    [("litert", 8, 8), ("litert", 16, 8), ("litert", 32, 32), ("native", 8, 8), ("native", 8, 16)],
+    [("litert", 8, 8), ("litert", 16, 8), ("litert", 32, 32), ("native", 8, 8), ("native", 8, 16), ("native", 32, 32)],
 )
 def test_actors_and_learner_make_a_whole_run(runtime: str, quantize: int, communication: int) -> None:
     change = {"n_step": 3, "learning_starts": 100, "replay_capacity": 1000, "learning_rate": 1e-2}

@@ -183,7 +183,6 @@ def test_the_start_is_uniform_or_the_noise_alone() -> None:
     ({"priority_exponent": float("nan")}, "--priority-exponent"),
     ({"importance_exponent": 1.5}, "--importance-exponent"),
     ({"runtime": "onnxruntime"}, "litert, tflite-runtime or"),
-    ({"runtime": "native", "quantize": 32}, r"32\. Type --quantize"),
     ({"step_delays_s": (0.1, -0.1)}, "--step-delays-s"),
     ({"step_delays_s": (0.1, 0.1, 0.1)}, "--step-delays-s"),
 ])  # fmt: skip

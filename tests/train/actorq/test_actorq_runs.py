@@ -291,7 +291,6 @@ WRONG = {
     "too fresh": (["--max-staleness", "3", "--set", "updates=8"], "Type --max-staleness 16 or more"),
     "too many shards": (["--replay-shards", "3"], "--replay-shards"),
     "never learns": (["--steps", "200"], "before learning begins"),
-    "native halves": (["--runtime", "native", "--quantize", "16"], "Type --quantize 8, or --runtime litert"),
     "not distributed": (["--method", "a2c"], "Type --method d4pg or --method dqn"),
 }
 

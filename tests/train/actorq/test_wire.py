@@ -23,8 +23,8 @@ from tests.train.actorq.small_plans import HEADS, ROWS, make_observations, make_
 
 PAIRS = list(product(BITS, BITS))
 RUNTIMES = (RuntimeName.LITERT, RuntimeName.NATIVE)
-ACTING = [(runtime, *pair) for runtime in RUNTIMES for pair in PAIRS if runtime is RuntimeName.LITERT or pair[0] == 8]
-"""Runtime, bits that actors execute, bits on the way; the native engine executes integers only."""
+ACTING = [(runtime, *pair) for runtime in RUNTIMES for pair in PAIRS]
+"""Runtime, bits that actors execute, bits on the way."""
 
 
 @pytest.fixture(scope="module")
@@ -160,9 +160,6 @@ def test_what_makes_no_artifact_is_refused() -> None:
     pushed = push(make_spec(), make_weights(make_spec()))
     with pytest.raises(QuantizationError, match="calibration set must"):
         publish(replace(pushed, calibration=pushed.calibration[:0]), 1, 8, 8)
-    for bits in (16, 32):
-        with refused(QuantizationError, "native_precision"):
-            publish(pushed, 1, bits, bits, ArtifactFormat.NATIVE)
 
 
 @pytest.mark.parametrize("name", ["dense_0/kernel", "head/bias"])
