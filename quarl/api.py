@@ -216,7 +216,7 @@ class Policy:
         Args:
             episodes, seed: how many, and which: the same seed gives the same episodes to every artifact and policy.
             bits: which artifact decides, in ``runtime``; None: the float policy, in numpy.
-            runtime: litert (default), tflite-runtime, onnxruntime.
+            runtime: litert (default), tflite-runtime, onnxruntime, native.
             task: default: the one that it was trained or imported on.
             preset: of the task; default: its first.
 

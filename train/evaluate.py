@@ -47,7 +47,7 @@ class Options:
         task: default: the task that the bundle was trained on
         input_path: bundle: a folder, or a name
         precision: fp32, fp16, int8 … int2: evaluate this artifact (default: the float policy)
-        runtime: with --precision: litert (default), tflite-runtime, onnxruntime (of an opaque policy)
+        runtime: with --precision: litert (default), tflite-runtime, onnxruntime (of an opaque policy), native
         compare: with --precision: the float policy on the same episodes
         episodes: a preset, or a zone
         preset: arena; may be repeated (default: all that the task is evaluated on)

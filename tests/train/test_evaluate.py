@@ -49,9 +49,9 @@ Balancing = Callable[..., Bundle]
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory, balancing: Balancing) -> Bundle:
-    """The balancing policy with its fp32 and int8 TFLite artifacts."""
+    """The balancing policy with its fp32 and int8 artifacts for TFLite and the native engine."""
     made = balancing(tmp_path_factory.mktemp("bundles") / "balance")
-    convert_all([made], [Precision.FP32, Precision.INT8], [ArtifactFormat.TFLITE])
+    convert_all([made], [Precision.FP32, Precision.INT8], [ArtifactFormat.TFLITE, ArtifactFormat.NATIVE])
     return Bundle.load(made.path)
 
 
@@ -62,8 +62,12 @@ def report_of(capsys: pytest.CaptureFixture[str], policy: Bundle | Path, *option
     return report
 
 
-def test_the_fp32_artifact_plays_the_float_policys_episodes(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
-    report = report_of(capsys, bundle, "--precision", "32", "--compare", "--episodes", "6")
+@pytest.mark.parametrize("runtime", ["litert", "native"])
+def test_the_fp32_artifact_plays_the_float_policys_episodes(
+    bundle: Bundle, runtime: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [] if runtime == "litert" else ["--runtime", runtime]
+    report = report_of(capsys, bundle, "--precision", "32", "--compare", "--episodes", "6", *options)
     artifact, float_policy = report["results"]
     assert artifact["returns"] == float_policy["returns"]
     assert artifact["mean_return"] > 300  # a policy that does not balance falls after ten steps
@@ -71,8 +75,8 @@ def test_the_fp32_artifact_plays_the_float_policys_episodes(bundle: Bundle, caps
         {"preset": "", "paired": True, "mean_return": 0.0, "return_interval": None}
     ]  # all are equal
     assert report["precision"] == "fp32"
-    assert report["executed_by"].startswith("litert ")
-    assert report["artifact"] == "fp32.tflite"
+    assert report["executed_by"].startswith(f"{runtime} ")
+    assert report["artifact"] == ("fp32.tflite" if runtime == "litert" else "fp32.native")
 
 
 def test_int8_balances_too_and_is_reproduced(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
