@@ -72,7 +72,7 @@ def test_the_table_from_rows(judged: Callable[..., list[Record]]) -> None:
     text = to_markdown(full)
     assert "2 greedy episodes (seed 7)" in text
     assert "litert 2.3.0 on a machine; 2026-11-20; code v0.1" in text
-    assert "Not judged yet: acrobot-dqn," in text
+    assert "Not evaluated yet: acrobot-dqn," in text
     assert "Atari" not in text
     assert "https://github.com/DLR-RM/rl-baselines3-zoo" in text
     open_cells = {row[1:3] for row in free.rows}
