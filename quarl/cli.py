@@ -115,6 +115,7 @@ VERBS: dict[str, dict[str, Verb]] = {
         "bench loop": Verb("quarl.bench.loop:loop", "how punctual a policy is in a robot's loop"),
         "bench pressure": Verb("quarl.bench.pressure:pressure", "a policy that exceeds the memory"),
         "bench native": Verb("quarl.bench.native:native", "the native engine beside the other runtimes"),
+        "bench ladder": Verb("quarl.bench.ladder:ladder", "how few bits keep each policy's return", LIBRARIES),
         "bench imports": Verb("quarl.bench.imports:imports", "public policy files: which can be imported"),
         "bench instructions": Verb("quarl.bench.instructions:instructions", "what a decision costs a Cortex-A53"),
         "recommend": Verb(

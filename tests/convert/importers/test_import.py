@@ -534,7 +534,7 @@ def test_the_file_alone_suffices_for_floats(tmp_path: Path, capsys: Capture) -> 
     bundle = Bundle.load(folder)
     assert bundle.calibration().shape == (0, bundle.spec.observation_size)
     made = pipeline.convert_all([bundle], [Precision.FP32, Precision.FP16], list(ArtifactFormat))
-    assert len(made) == 4
+    assert len(made) == 6
     with pytest.raises(QuantizationError):
         pipeline.convert_all([bundle], [Precision.INT8], [ArtifactFormat.ONNX])
 
