@@ -146,7 +146,7 @@ def test_what_it_measures_is_what_the_protocol_says(agent: StaticAgent, bundle: 
     memory = agent.ask("memory", runs=10)
     assert memory["artifact_bytes"] == bundle.manifest.artifacts["int8.native"].record.size
     if agent.process.args == [str(agent_for("x86_64")), str(pack)]:
-        assert memory["memory"]["after_load"] <= memory["artifact_bytes"] + 350_000, "resident: its weights and 0.35 MB"
+        assert memory["memory"]["after_load"] <= memory["artifact_bytes"] + 400_000, "resident: its weights and 0.4 MB"
     assert agent.ask("bye")["decisions"] == 3 + 5 + 3 + 1500 + 3 + 700 + 10
 
 

@@ -48,7 +48,8 @@ def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_folder_is_a_bundle_with_a_card(cartpole: Path) -> None:
     folder = cartpole / "out" / "cartpole-dqn"
     packed, source = Bundle.load(folder, HOST_FILES), Bundle.load(cartpole / "bundles" / "cartpole-dqn")
-    assert set(packed.manifest.artifacts) == {"int8.tflite", "int8.onnx", "int8.native", "fp32.tflite", "fp32.onnx"}
+    both = {f"{precision}.{form}" for precision in ("int8", "fp32") for form in ("tflite", "onnx", "native")}
+    assert set(packed.manifest.artifacts) == both
     assert packed.manifest.origin == "trained"
     there = {path.name for path in folder.iterdir()}
     assert there == {*packed.manifest.records(), MANIFEST_FILE, CARD_FILE}
@@ -179,7 +180,7 @@ def test_a_bundle_of_an_import_says_so_and_names_are_only_text(bundle: Bundle, t
     assert main(words) == 0
     message = json.loads(capsys.readouterr().out)
     assert (message["policy"], message["format"], message["precisions"]) == ("walk", "hub", ["fp32"])
-    assert message["made"] == ["fp32.tflite", "fp32.onnx"]
+    assert message["made"] == ["fp32.tflite", "fp32.onnx", "fp32.native"]
     assert message["files"] == {path.name: path.stat().st_size for path in (tmp_path / "my walk").iterdir()}
     assert CARD_FILE not in Bundle.load(tmp_path / "my walk").manifest.files
     text = (tmp_path / "my walk" / CARD_FILE).read_text(encoding="utf-8")
