@@ -328,11 +328,3 @@ def test_an_artifact_that_was_changed_is_not_loaded(pack: Path, tmp_path: Path) 
     assert reply["error"]["code"] == "bundle" and "hash" in reply["error"]["message"]
     assert agent.raw(b'{"op": "act", "observation": [1]}')["error"]["code"] == "not_loaded"
     assert agent.end() == 0
-
-
-def test_the_command_refuses_what_the_engine_does_not_execute(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert command.main(["--policy", str(ZOO / "I"), "--bits", "32", "--output-path", str(tmp_path / "x")]) == 1
-    assert "native engine executes" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
