@@ -119,7 +119,6 @@ def _makers() -> dict[str, Callable[[Kept], Made]]:
     """Return what makes each table of what is kept, by the table's name."""
     from quarl.bench import case_study, flights, native, paper, pressure, recommend, virtual_pi
     from quarl.bench.imports import imports_table
-    from quarl.bench.ladder import LADDER, ladder_table
     from quarl.bench.loop_timing.tables import punctuality_table, round_trip_table
     from quarl.bench.memory_pressure.cases import pressure_table
     from quarl.bench.peers.__main__ import peers_table
@@ -152,7 +151,6 @@ def _makers() -> dict[str, Callable[[Kept], Made]]:
         flights.AIRSIM_FLIGHTS: lambda kept: flights.airsim_flights(kept.reports("airsim-flights"), kept.preset),
         case_study.DEPTH: lambda kept: case_study.depth(kept.selection("depth"), kept.preset),
         "memory-pressure": of_answer(pressure_table, "pressure", pressure.COMMAND),
-        LADDER: of_answer(ladder_table, LADDER, "quarl bench ladder"),
         "imports": of_answer(imports_table, "imports", "quarl bench imports"),
         "native": of_answer(native.native_table, "native", "quarl bench native"),
         "peers": of_answer(peers_table, "peers", "quarl peers"),
