@@ -67,4 +67,4 @@ def test_a_bundle_converts_at_every_precision_through_the_gate(
         entry = convert(copy, precision, artifact_format, runtimes).entry
         tolerance = Bundle.load(copy.path).read_expected(entry).tolerance.max()
         assert all(parity.max_error <= tolerance for parity in entry.runtimes.values())
-    assert len(Bundle.load(copy.path).manifest.artifacts) == 7
+    assert len(Bundle.load(copy.path).manifest.artifacts) == len(PRECISIONS) * len(ArtifactFormat)
