@@ -70,7 +70,7 @@ static void mistake(uint8_t *file, size_t *size, uint32_t layers)
     }
     case 4: value = (bytes - LINE * chance(5)) / LINE * LINE; break; /* an offset at the end */
     case 5:
-        *size = chance(3) ? bytes / LINE * LINE - LINE * chance(4) % (bytes / LINE * LINE) : chance(bytes + 1);
+        *size = chance(3) && bytes >= LINE ? bytes / LINE * LINE - LINE * chance(4) % (bytes / LINE * LINE) : chance(bytes + 1);
         if (*size >= 16 && chance(4)) {
             value = (uint32_t)*size;
             memcpy(file + 12, &value, 4);
