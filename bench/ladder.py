@@ -51,18 +51,16 @@ def ladder(options: Options) -> int:
     results/ladder.json.
     """
     from quarl.bench.study.bundles import BENCHMARK
-    from quarl.convert.ladder import MAX_LOSS, Question, climb
+    from quarl.convert.ladder import Question, climb, find_ladder
     from quarl.policy import json_values
-    from quarl.policy.ladder import read_ladder
     from quarl.policy.locate import working_bundle
 
     options.require_whole("--policy", is_whole=not options.policy)
     rows = []
     for name in options.policy or ("I", "II", "III", *BENCHMARK):
         bundle = working_bundle(name, quiet=True)
-        found = read_ladder(bundle)
-        if found is None or found.max_loss != MAX_LOSS:
-            found = climb(bundle, Question(), report=lambda doing, name=name: command_line.say(f"{name}, {doing}"))  # type: ignore[misc]
+        command_line.say(f"{name} …")
+        found = find_ladder(bundle, Question()) or climb(bundle, Question(), report=command_line.say)
         rows.append({"policy": bundle.spec.name, "ladder": json_values.write(found)})
     return options.publish(
         LADDER,

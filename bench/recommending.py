@@ -156,7 +156,7 @@ class Candidate:
         return f"{self.precision} with {self.runtime}"
 
     def as_fast_as(self, other: Candidate) -> bool:
-        """Return whether the turns of the two overlap, so that the measurement does not tell which is faster."""
+        """Return whether the turns of the two overlap: the measurement cannot separate them."""
         return max(min(self.turns_ns), min(other.turns_ns)) <= min(max(self.turns_ns), max(other.turns_ns))
 
 
@@ -198,7 +198,7 @@ def measure(
         PolicyError: an artifact fails the parity gate.
     """
     from quarl.bench.device_session.access import connect
-    from quarl.convert.ladder import climb
+    from quarl.convert.ladder import climb, find_ladder
     from quarl.convert.pipeline import convert_each
     from quarl.device.deploy.probe import is_emulated, probe
     from quarl.policy.bundle import Bundle, copy_bundle
@@ -215,7 +215,7 @@ def measure(
         possible, excluded = runtimes_of(facts, runtimes)
         say(f"{target}: {facts.summary()}; runtimes {', '.join(runtime.value for runtime in possible)}")
         copy = copy_bundle(bundle, Path(folder) / name, origin="zoo")
-        ladder = climb(copy, question, report=lambda doing: say(f"{name}, {doing}"))
+        ladder = find_ladder(bundle, question) or climb(copy, question, report=lambda doing: say(f"{name}, {doing}"))
         pairs = candidate_pairs(ladder, possible)
         if not pairs:
             raise BenchError(

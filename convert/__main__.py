@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from quarl import cli
 from quarl.convert.calibration import CalibrationReport, inspect
 from quarl.convert.executor import TFLITE_PYTHON
-from quarl.convert.ladder import Question, climb
+from quarl.convert.ladder import Question, climb, find_ladder
 from quarl.convert.mixed import integers
 from quarl.convert.opaque import require_possible
 from quarl.convert.pipeline import Converted, Job, convert_each, missing, possible
@@ -27,9 +27,9 @@ from quarl.convert.rebuild import check_artifact
 from quarl.device.agent.runtimes import way_to_install
 from quarl.policy import json_values
 from quarl.policy.bundle import Bundle, copy_bundle
-from quarl.policy.console import heartbeat, say
+from quarl.policy.console import columns, heartbeat, say
 from quarl.policy.errors import BundleError, PolicyError
-from quarl.policy.ladder import AUTO, FLOOR, Ladder, Prefer, choose_precisions, columns, read_ladder
+from quarl.policy.ladder import AUTO, FLOOR, Ladder, Prefer, choose_precisions, read_ladder
 from quarl.policy.locate import working_bundle
 from quarl.policy.places import ZOO
 from quarl.policy.reading import MANIFEST_FILE, ArtifactEntry, entry_values
@@ -135,21 +135,12 @@ def _bundles(options: Options) -> list[Bundle]:
 
 def _ladder(bundle: Bundle, options: Options) -> Ladder:
     """Return the ladder that was asked for: climbed now, unless the one that is there answers the question."""
-    there = None if options.episodes else read_ladder(bundle)
-    if there is not None and (there.max_loss, there.prefer.value) == (options.max_loss, options.prefer):
-        return there
-    return climb_for(bundle, options.max_loss, options.prefer, options.episodes, _formats(options))
+    question = Question(options.max_loss, Prefer(options.prefer), options.episodes)
+    return find_ladder(bundle, question) or climb_for(bundle, question, _formats(options))
 
 
-def climb_for(
-    bundle: Bundle,
-    max_loss: float,
-    prefer: str,
-    episodes: int | None = None,
-    formats: Sequence[ArtifactFormat] = tuple(ArtifactFormat),
-) -> Ladder:
+def climb_for(bundle: Bundle, question: Question, formats: Sequence[ArtifactFormat] = tuple(ArtifactFormat)) -> Ladder:
     """Return a policy's ladder; where the fastest is wanted, instructions are counted."""
-    question = Question(max_loss, Prefer(prefer), episodes)
     count = partial(_count_instructions, formats) if question.prefer is Prefer.SPEED else None
     return climb(bundle, question, formats, count, lambda doing: say(f"{bundle.spec.name}, {doing}"))
 

@@ -20,11 +20,11 @@ from quarl.convert.mixed import widths_of
 from quarl.convert.opaque import impossible
 from quarl.convert.pipeline import Quantized, build_candidate, half_weights, quantize
 from quarl.policy.bundle import Bundle
-from quarl.policy.errors import PolicyError
-from quarl.policy.ladder import Ladder, Loss, Prefer, Rung
+from quarl.policy.errors import QuarlError
+from quarl.policy.ladder import Ladder, Loss, Prefer, Rung, read_ladder
 from quarl.policy.pilot import deciding
 from quarl.policy.reading import WEIGHTS_FILE
-from quarl.policy.reference import Floats, Weights, forward_float, forward_integer, layer_names
+from quarl.policy.reference import Floats, forward_float, forward_integer, layer_names
 from quarl.policy.simulate import Simulated, forward_simulated, simulate
 from quarl.policy.spec import PROGRAM, ArtifactFormat, PolicySpec, Precision, RuntimeName
 from quarl.train.intervals import Estimate
@@ -63,6 +63,13 @@ class Question:
     task: Task | None = None
 
 
+def find_ladder(bundle: Bundle, question: Question) -> Ladder | None:
+    """Return the ladder in a bundle if it answers the question; a number of episodes that was typed asks anew."""
+    found = None if question.episodes else read_ladder(bundle)
+    answers = found is not None and (found.max_loss, found.prefer) == (question.max_loss, question.prefer)
+    return found if answers else None
+
+
 def climb(
     bundle: Bundle,
     question: Question,
@@ -77,7 +84,7 @@ def climb(
         question: what is asked.
         formats: that a choice is wanted for.
         count: counts instructions, of which ``Prefer.SPEED`` takes the fewest.
-        report: is told what is being done, a sentence each.
+        report: called with a sentence for each step.
 
     Raises:
         QuantizationError: weights or calibration cannot be quantized.
@@ -144,23 +151,15 @@ def _observations(bundle: Bundle) -> Floats:
     return np.concatenate([bundle.golden().observations, some])
 
 
-def _weights(quantized: Quantized) -> Weights:
-    """Return the float weights of fp32 and fp16, and of an opaque program its artifact."""
-    if quantized.program:
-        return {PROGRAM: np.frombuffer(quantized.program, np.uint8)}
-    return (
-        half_weights(quantized.contents.weights)
-        if quantized.precision is Precision.FP16
-        else (quantized.contents.weights)
-    )
-
-
 def _results(spec: PolicySpec, quantized: Quantized) -> Callable[[Floats], Floats]:
     """Return raw observations (n, observation_size) to results (n, result_size), as its artifacts compute them."""
-    network, weights = quantized.network, None if quantized.network is not None else _weights(quantized)
+    network, weights = quantized.network, quantized.contents.weights
     if network is not None:
         return lambda rows: forward_integer(spec, network, rows)
-    assert weights is not None
+    if quantized.program:  # an opaque policy's weights are its artifact
+        weights = {PROGRAM: np.frombuffer(quantized.program, np.uint8)}
+    elif quantized.precision is Precision.FP16:
+        weights = half_weights(weights)
     return lambda rows: forward_float(spec, weights, rows)
 
 
@@ -241,7 +240,7 @@ def _judge(bundle: Bundle, question: Question, own: Quantized) -> tuple[Judge | 
             name = str(spec.provenance["task"])
             task = make_task(name, options=task_options(spec, name))
         check_task(spec, task)
-    except PolicyError as error:
+    except QuarlError as error:  # a suite that is not installed is a TaskError
         return None, (f"Actions alone are compared, since the task cannot be played here: {error}",)
     task = unpair_if_unseeded(task, SEED)
     if not task.paired:
@@ -272,8 +271,8 @@ def _hints(
     if undecided:
         most = max(rung.loss.episodes for rung in ladder.rungs if rung.loss is not None)
         hints.append(
-            f"{', '.join(undecided)}: {most:,} episodes do not tell whether more than {ladder.max_loss:g} % of the "
-            f"return is lost. More: --episodes {most}."
+            f"{', '.join(undecided)}: {most:,} episodes are too few to decide whether more than {ladder.max_loss:g} % "
+            f"of the return is lost. More: --episodes {most}."
         )
     if fallen:
         worst = max(fallen, key=lambda rung: rung.precision.bits)

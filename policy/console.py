@@ -9,7 +9,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -63,3 +63,16 @@ def disk_full_hint(error: OSError, otherwise: str = "") -> str:
     """Return what to do where an error means that the disk is full, and where it means something else."""
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     return "The disk is full: make room, then type the same command again." if is_full else otherwise
+
+
+def columns(rows: Sequence[Sequence[str]], right: Container[int]) -> list[str]:
+    """Return rows of cells as lines, with these columns aligned to the right."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if i in right else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+    return [line.rstrip() for line in lines]

@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
 from quarl.policy import json_values
+from quarl.policy.console import columns
 from quarl.policy.errors import BundleError, PolicyError
 from quarl.policy.files import write_atomically
 from quarl.policy.json_values import JsonValueError
@@ -208,19 +209,6 @@ class Ladder:
     def write(self, folder: Path) -> None:
         """Write it into a bundle, whole or not at all."""
         write_atomically(folder / LADDER_FILE, (json.dumps(json_values.write(self), indent=2) + "\n").encode())
-
-
-def columns(rows: Sequence[Sequence[str]], right: Container[int]) -> list[str]:
-    """Return rows of cells as lines, with these columns aligned to the right."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = [
-        "  ".join(
-            cell.rjust(width) if i in right else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
-    return [line.rstrip() for line in lines]
 
 
 def read_ladder(bundle: BundleFiles) -> Ladder | None:

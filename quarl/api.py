@@ -139,8 +139,10 @@ class Policy:
         ladder = None
         if bits == AUTO:
             from quarl.convert.__main__ import climb_for
+            from quarl.convert.ladder import Question
+            from quarl.policy.ladder import Prefer
 
-            ladder = climb_for(self.bundle, max_loss, prefer)
+            ladder = climb_for(self.bundle, Question(max_loss, Prefer(prefer)))
             jobs = [(self.bundle, ladder.choose([item]), item) for item in ArtifactFormat if ladder.has_choice(item)]
         else:
             jobs = [(self.bundle, precision, item) for precision in _precisions(bits) for item in ArtifactFormat]

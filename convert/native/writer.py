@@ -39,7 +39,7 @@ LARGEST = {2: 1, 4: 7, 8: 127}
 
 
 class ArtifactFile:
-    """Arrays behind the records of so many layers, each at a multiple of a cache line."""
+    """Arrays behind the records of this many layers, each at a multiple of a cache line."""
 
     def __init__(self, layers: int) -> None:
         self._begin, self._data = HEAD_BYTES + LAYER_BYTES * layers, bytearray()
@@ -57,7 +57,7 @@ class ArtifactFile:
         return self._begin + len(self._data)
 
     def joined(self, head: FileRecord, layers: Sequence[LayerRecord]) -> bytes:
-        """Return the whole file; its head is told the size."""
+        """Return the whole file, with its size in the head."""
         head.size = self.size
         return b"".join([head.pack_record(), *(layer.pack_record() for layer in layers), bytes(self._data)])
 

@@ -15,6 +15,8 @@ from quarl.convert import __main__ as cli
 from quarl.convert import ladder as climbing
 from quarl.convert import pipeline
 from quarl.convert.ladder import FRESH_SEED, SEED, Judge, Question, climb, float_layers
+from quarl.device.deploy.fleet.inventory import Member
+from quarl.device.deploy.fleet.payloads import parse_member_settings
 from quarl.policy.bundle import Bundle, copy_bundle
 from quarl.policy.errors import BundleError
 from quarl.policy.ladder import (
@@ -33,6 +35,7 @@ from quarl.policy.places import ZOO
 from quarl.policy.reference import forward_float
 from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
+from quarl.train.suites.errors import TaskError
 from tests.convert.conftest import Capture, Patch
 from tests.refusals import refused
 
@@ -78,6 +81,23 @@ def test_what_is_taken(case: str) -> None:
     ladder = make_ladder(*losses, prefer=prefer)
     assert choose_precisions(ladder, "auto", formats) == (taken,)
     assert f"taken for {formats[0].value}" in ladder.describe("small", formats[:1]) or taken is Precision.FP32
+
+
+def test_a_device_of_a_fleet_gets_what_is_taken_for_its_runtime() -> None:
+    ladder = make_ladder(KEPT, KEPT, KEPT)
+    taken = {"native": INT4, "litert": INT8}
+    for runtime, precision in taken.items():
+        assert parse_member_settings(Member("pi@a", bits="auto", runtime=runtime), ladder)[0] == (precision,)
+
+
+def test_a_task_that_is_not_installed_leaves_the_actions(pole: Bundle, monkeypatch: Patch) -> None:
+    def absent(*_: Any, **__: Any) -> None:
+        raise TaskError("the suite is not installed.")
+
+    monkeypatch.setattr("quarl.train.suites.make.make_task", absent)
+    ladder = climb(pole, Question())
+    assert ladder.task == "" and "not installed" in ladder.hints[0]
+    assert all(rung.loss is None for rung in ladder.rungs)
 
 
 def test_nothing_is_taken_where_nothing_keeps_the_return() -> None:

@@ -14,6 +14,7 @@ from quarl.train.suites.gymnasium_task import refuse_spaces
 from quarl.train.suites.make import make_task
 from quarl.train.suites.names import missing_packages, resolve
 from quarl.train.suites.task import Task
+from tests.refusals import refused
 
 # task, observation, actions, s between decisions
 TASKS = [
@@ -174,7 +175,7 @@ def test_loading_is_silent_and_leaves_no_files(
 
 
 def test_what_cannot_be_a_task_is_refused() -> None:
-    with pytest.raises(TaskError, match="Did you mean dm_control,walker_stand"):
+    with refused(TaskError, "task", shows=["dm_control,walker_stand"]):
         make_task(installed("dm_control,walker_stnd"))
     endless = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)
     with pytest.raises(TaskError, match="actions bounded within"):
