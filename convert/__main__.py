@@ -84,10 +84,12 @@ def convert(options: Options) -> None:
     started = time.perf_counter()
     done: list[Converted] = []
     try:
+        # Bits that are none are refused before working copies are made.
+        precisions = () if options.bits == AUTO else choose_precisions(None, options.bits, _formats(options))
         with heartbeat():
             bundles = _bundles(options)
             ladders = [_ladder(bundle, options) for bundle in bundles] if options.bits == AUTO else []
-            jobs = _jobs(options, bundles, ladders)
+            jobs = _jobs(options, bundles, ladders, precisions)
             _refuse_unusable(options, jobs)
             if options.verify:
                 _verify(jobs, options.json)
@@ -164,7 +166,9 @@ def _count_instructions(
         }
 
 
-def _jobs(options: Options, bundles: Sequence[Bundle], ladders: Sequence[Ladder]) -> list[Job]:
+def _jobs(
+    options: Options, bundles: Sequence[Bundle], ladders: Sequence[Ladder], precisions: Sequence[Precision]
+) -> list[Job]:
     """Return what is to be made of the bundles."""
     formats = _formats(options)
     if ladders:
@@ -175,7 +179,6 @@ def _jobs(options: Options, bundles: Sequence[Bundle], ladders: Sequence[Ladder]
             if options.format != "all" or ladder.has_choice(form)
         ]
         return missing(chosen) if options.missing else chosen
-    precisions = choose_precisions(None, options.bits, formats)
     jobs = list(product(bundles, precisions, formats))
     if options.format == "all":
         for bundle, precision in product(bundles, precisions):
