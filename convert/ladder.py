@@ -18,14 +18,14 @@ import numpy as np
 from quarl.convert.acceptance import agreement
 from quarl.convert.mixed import widths_of
 from quarl.convert.opaque import impossible
-from quarl.convert.pipeline import Quantized, build_candidate, half_weights, quantize
+from quarl.convert.pipeline import Quantized, build_candidate, quantize
 from quarl.policy.bundle import Bundle
 from quarl.policy.errors import QuarlError
 from quarl.policy.ladder import Ladder, Loss, Prefer, Rung, read_ladder
 from quarl.policy.pilot import deciding
 from quarl.policy.reading import WEIGHTS_FILE
 from quarl.policy.reference import Floats, forward_float, forward_integer, layer_names
-from quarl.policy.simulate import Simulated, forward_simulated, simulate
+from quarl.policy.simulate import Simulated, forward_simulated, simulate, stored_weights
 from quarl.policy.spec import PROGRAM, ArtifactFormat, PolicySpec, Precision, RuntimeName
 from quarl.train.intervals import Estimate
 
@@ -33,8 +33,16 @@ if TYPE_CHECKING:
     from quarl.train.suites.episodes import Decide
     from quarl.train.suites.task import Task
 
-TRIED = (Precision.INT4, Precision.MIXED, Precision.INT8, Precision.FP16, Precision.FP32)
-"""From few bits to many; and the width that the policy was trained for."""
+TRIED = (
+    Precision.INT4,
+    Precision.MIXED,
+    Precision.INT8,
+    Precision.W4,
+    Precision.W8,
+    Precision.FP16,
+    Precision.FP32,
+)
+"""Beside the width that the policy was trained for."""
 MAX_LOSS = 1.0
 FLIGHTS, EPISODES, GAMES = 500, 50, 10  # navigation is flown 128 drones at a time; a game of images takes seconds
 MOST = 16
@@ -135,7 +143,7 @@ def climb(
 
 def _possible(bundle: Bundle, trained: Precision) -> list[Precision]:
     """Return the precisions that a policy can have, from few bits to many."""
-    tried = sorted({*TRIED, trained}, key=lambda precision: (precision.bits, precision is Precision.MIXED))
+    tried = sorted({*TRIED, trained}, key=lambda precision: (precision.bits, list(Precision).index(precision)))
     return [
         precision
         for precision in tried
@@ -153,13 +161,12 @@ def _observations(bundle: Bundle) -> Floats:
 
 def _results(spec: PolicySpec, quantized: Quantized) -> Callable[[Floats], Floats]:
     """Return raw observations (n, observation_size) to results (n, result_size), as its artifacts compute them."""
-    network, weights = quantized.network, quantized.contents.weights
+    network, stored = quantized.network, quantized.contents.weights
     if network is not None:
         return lambda rows: forward_integer(spec, network, rows)
     if quantized.program:  # an opaque policy's weights are its artifact
-        weights = {PROGRAM: np.frombuffer(quantized.program, np.uint8)}
-    elif quantized.precision is Precision.FP16:
-        weights = half_weights(weights)
+        stored = {PROGRAM: np.frombuffer(quantized.program, np.uint8)}
+    weights = stored if quantized.program else stored_weights(spec, stored, quantized.precision)
     return lambda rows: forward_float(spec, weights, rows)
 
 

@@ -3,7 +3,7 @@
     observation ─ Sub mean ─ Mul 1/scale ─ Clip ─┐                                    (float32, always)
       images:      Reshape ─ Transpose ──────────┤                                    (ONNX has the channels first)
       image and vector: Slice both; the vector joins the flattened output of the last Conv by Concat
-      fp32, fp16:  Conv ─ Relu … Gemm ─ Relu … ──┤
+      floats:      Conv ─ Relu … Gemm ─ Relu … ──┤
       int8 … int2: QuantizeLinear ─ (DequantizeLinear ─ Gemm ─ Relu ─ QuantizeLinear) … ─ DequantizeLinear ─ Clip
                    (another activation is float between levels: … ─ DequantizeLinear ─ Tanh ─ QuantizeLinear)
     recurrent:   both linear layers of the gates as any other, behind them the gates' program in float, from ``state``
@@ -57,11 +57,13 @@ from quarl.policy.reference import (
     normaliser_bounds,
     normaliser_constants,
 )
+from quarl.policy.simulate import stored_kernel
 from quarl.policy.spec import (
     ContinuousHead,
     DiscreteHead,
     NetworkSpec,
     PolicySpec,
+    Precision,
     RuntimeName,
     Squash,
     observation_shape,
@@ -70,37 +72,49 @@ from quarl.policy.spec import (
 # QuantizeLinear with one scale per channel needs 13; 17 is read by every onnxruntime since 1.12 (2022).
 OPSET = 17
 IR_VERSION = 8
+ONNXRUNTIMES = "com.microsoft"
+"""The domain of onnxruntime's own operators."""
+NIBBLE_BLOCKS = 16, 32, 64, 128
+"""Inputs of a block of MatMulNBits, with a scale for each output."""
+NIBBLE_ZERO = 8
 
 
 Constant = Callable[[GraphBuilder, str, np.ndarray], str]
 
 
-def float_graph(spec: PolicySpec, weights: Weights, half: bool = False) -> bytes:
-    """Return the policy in float32; with ``half`` its weights and biases are stored as IEEE half precision.
+def float_graph(spec: PolicySpec, weights: Weights, precision: Precision = Precision.FP32) -> bytes:
+    """Return the policy in float32; its weights stored in a precision that is no integer's.
 
-    A Cast widens the half weights to float32; onnxruntime folds it when it loads the graph.
+    A Cast widens IEEE halves (weights and biases), a Cast and a Mul the levels of kernels; onnxruntime folds them when
+    it loads the graph. Dense layers of 4 bits are its own MatMulNBits, which keeps them so in memory (the same of 8
+    bits takes 13 times as long as Gemm there, onnxruntime 1.31 on x86).
     """
     graph = GraphBuilder()
-    constant = _half_constant if half else GraphBuilder.constant
+    constant = _half_constant if precision is Precision.FP16 else GraphBuilder.constant
     x, vector = _add_normaliser(graph, spec)
     states = _States(graph, spec)
     for index, name in enumerate(layer_names(spec)):
         fed = x
         if name in spec.network.states:
             x = states.select_hidden(name)
-        kernel, bias = f"{name}/kernel", f"{name}/bias"
+        values, scales = stored_kernel(spec, weights, name, precision)
+        bias = f"{name}/bias", weights[f"{name}/bias"]
         convolutions = spec.network.convolutions
         if index < len(convolutions):
-            values = weights[kernel].transpose(3, 2, 0, 1)  # (out, in, height, width)
-            operands = [x, constant(graph, kernel, values), constant(graph, bias, weights[bias])]
+            values = values.transpose(3, 2, 0, 1)  # (out, in, height, width)
+            each = None if scales is None else scales[:, None, None, None]
+            operands = [x, _kernel(graph, name, values, each, constant), constant(graph, *bias)]
             x = graph.node("Conv", operands, f"{name}/raw", strides=[convolutions[index].stride] * 2)
         else:
-            values = weights[kernel]
             if index == len(convolutions) > 0:
                 values = _channels_first(spec, values)
                 x = _flat(graph, x, vector)
-            operands = [x, constant(graph, kernel, values), constant(graph, bias, weights[bias])]
-            x = graph.node("Gemm", operands, f"{name}/raw")
+            if scales is not None and precision is Precision.W4:
+                product = _multiply_nibbles(graph, x, name, values, scales)
+                x = graph.node("Add", [product, constant(graph, *bias)], f"{name}/raw")
+            else:
+                operands = [x, _kernel(graph, name, values, scales, constant), constant(graph, *bias)]
+                x = graph.node("Gemm", operands, f"{name}/raw")
             if f"{name}/gamma" in weights:
                 x = _layer_norm(graph, x, name, weights[f"{name}/gamma"], weights[f"{name}/beta"], constant)
         if name in spec.network.states:
@@ -144,6 +158,31 @@ def integer_graph(spec: PolicySpec, network: IntegerNetwork) -> bytes:
             x = graph.node("QuantizeLinear", [x, *scales], f"{layer.name}/next_levels")
     x = graph.node("DequantizeLinear", [x, *scales], "head/dequantized")
     return _policy(graph, spec, _reach(graph, x, "head/reach", network.layers[-1].result), states)
+
+
+def _kernel(graph: GraphBuilder, name: str, values: np.ndarray, scales: np.ndarray | None, constant: Constant) -> str:
+    """Return a kernel, in float or of levels with the scales of its channels (in a shape that broadcasts)."""
+    if scales is None:
+        return constant(graph, f"{name}/kernel", values)
+    levels = graph.node("Cast", [graph.constant(f"{name}/levels", values)], f"{name}/steps", to=TensorProto.FLOAT)
+    return graph.node("Mul", [levels, graph.constant(f"{name}/scales", scales)], f"{name}/kernel")
+
+
+def _multiply_nibbles(graph: GraphBuilder, x: str, name: str, levels: np.ndarray, scales: np.ndarray) -> str:
+    """Return x times levels (in, out) of 4 bits, which lie output by output in blocks with a scale each."""
+    rows, outputs = levels.shape
+    size = next((size for size in NIBBLE_BLOCKS if size >= rows), NIBBLE_BLOCKS[-1])
+    blocks = -(-rows // size)
+    stored = np.full((outputs, blocks * size), NIBBLE_ZERO, np.uint8)
+    stored[:, :rows] = (levels.T + NIBBLE_ZERO).astype(np.uint8)
+    packed = (stored[:, ::2] | stored[:, 1::2] << 4).reshape(outputs, blocks, size // 2)
+    operands = [
+        x,
+        graph.constant(f"{name}/nibbles", packed),
+        graph.constant(f"{name}/scales", np.repeat(scales, blocks)),
+    ]
+    sizes = {"K": rows, "N": outputs, "bits": 4, "block_size": size}
+    return graph.node("MatMulNBits", operands, f"{name}/product", domain=ONNXRUNTIMES, **sizes)
 
 
 class _States:
@@ -310,7 +349,9 @@ def _policy(graph: GraphBuilder, spec: PolicySpec, raw: str, states: _States) ->
         inputs.append(helper.make_tensor_value_info(STATE, TensorProto.FLOAT, [1, states.size]))
         outputs.append(helper.make_tensor_value_info(NEXT_STATE, TensorProto.FLOAT, [1, states.size]))
     policy_graph = helper.make_graph(graph.nodes, f"policy {spec.name}", inputs, outputs, graph.constants)
-    model = helper.make_model(policy_graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
+    opsets = [helper.make_opsetid("", OPSET)]
+    opsets += [helper.make_opsetid(ONNXRUNTIMES, 1)] if any(node.domain for node in graph.nodes) else []
+    model = helper.make_model(policy_graph, opset_imports=opsets, ir_version=IR_VERSION)
     onnx.checker.check_model(model)
     data: bytes = model.SerializeToString()
     return data

@@ -22,10 +22,9 @@ from quarl.device.engine.engine import library
 from quarl.policy.bundle import Bundle, Contents, Expected, add_artifact
 from quarl.policy.errors import QuantizationError
 from quarl.policy.ladder import require_min_agreement
-from quarl.policy.quantize import to_fp16
 from quarl.policy.reading import ArtifactEntry, FileRecord, Parity
 from quarl.policy.reference import IntegerNetwork, WeightBits, Weights
-from quarl.policy.simulate import find_trained_quantizers, quantize_network
+from quarl.policy.simulate import find_trained_quantizers, quantize_network, stored_weights
 from quarl.policy.spec import (
     LARGEST_WEIGHT_BITS,
     PROGRAM,
@@ -62,7 +61,7 @@ class Quantized:
         precision: which.
         contents: what it was made from.
         reference: what an artifact has to compute on the golden observations.
-        network: the policy in integers; None for fp32 and fp16.
+        network: the policy in integers; None of a precision that computes with floats.
         recipe: by which it was made, likewise.
         warnings: of the calibration set, likewise.
         program: an opaque program's artifact; empty of any other policy.
@@ -122,7 +121,7 @@ def build_graph(
 
     Args:
         spec, weights: the policy.
-        calibration: raw observations (n, observation_size) from rollouts; not looked at for fp32 and fp16.
+        calibration: raw observations (n, observation_size) from rollouts; not looked at for floats.
         precision: of the weights.
         artifact_format: which.
 
@@ -134,14 +133,7 @@ def build_graph(
     if precision.is_integer:
         network = quantize_network(spec, weights, calibration, weight_bits(spec, weights, calibration, precision))
         return INTEGERS[artifact_format](spec, network)
-    return FLOATS[artifact_format](spec, weights, half=precision is Precision.FP16)
-
-
-def half_weights(weights: Weights) -> dict[str, np.ndarray]:
-    """Return the float32 weights that an fp16 artifact's half weights stand for; of an opaque program the artifact."""
-    if PROGRAM in weights:
-        return {PROGRAM: np.frombuffer(opaque.with_half_weights(weights[PROGRAM]), np.uint8)}
-    return {name: to_fp16(value).astype(np.float32) for name, value in weights.items()}
+    return FLOATS[artifact_format](spec, weights, precision)
 
 
 def quantize(bundle: Bundle, precision: Precision, recipe: Recipe | None = None) -> Quantized:
@@ -166,12 +158,10 @@ def quantize(bundle: Bundle, precision: Precision, recipe: Recipe | None = None)
         reference = integer_reference(spec, network, observations)
         warnings = inspect(spec, weights, network, contents.calibration, observations).warnings
         return Quantized(precision, contents, reference, network, recipe, warnings)
-    half = precision is Precision.FP16
     # fp32 has to compute what was recorded when the policy was trained.
-    used: Weights = half_weights(weights) if half else weights
-    return Quantized(
-        precision, contents, float_reference(spec, used, observations, None if half else contents.golden.outputs)
-    )
+    recorded = contents.golden.outputs if precision is Precision.FP32 else None
+    used = stored_weights(spec, weights, precision)
+    return Quantized(precision, contents, float_reference(spec, used, observations, recorded))
 
 
 def build(
@@ -189,8 +179,7 @@ def build_candidate(spec: PolicySpec, quantized: Quantized, artifact_format: Art
         return ArtifactCandidate(quantized, artifact_format, quantized.program)
     if quantized.network is not None:
         return ArtifactCandidate(quantized, artifact_format, INTEGERS[artifact_format](spec, quantized.network))
-    make = FLOATS[artifact_format]
-    data = make(spec, quantized.contents.weights, half=quantized.precision is Precision.FP16)
+    data = FLOATS[artifact_format](spec, quantized.contents.weights, quantized.precision)
     return ArtifactCandidate(quantized, artifact_format, data)
 
 
@@ -268,7 +257,7 @@ def _convert(
     if bundle.spec.network.opaque:
         fp32 = contents.weights[PROGRAM].tobytes()
     elif precision is not Precision.FP32:
-        fp32 = FLOATS[artifact_format](bundle.spec, contents.weights, half=False)
+        fp32 = FLOATS[artifact_format](bundle.spec, contents.weights)
     return Converted(bundle.spec.name, written.manifest.artifacts[entry.file], len(fp32))
 
 
@@ -340,6 +329,10 @@ def scheme(spec: PolicySpec, candidate: ArtifactCandidate) -> str:
         return "float32 weights"
     if candidate.quantized.program and recipe is not None:
         return opaque.SCHEME
+    if candidate.quantized.precision.is_weight_only:
+        return (
+            f"weights symmetric per output channel, {candidate.quantized.precision.bits} bits; everything else float32"
+        )
     if recipe is None:
         return "IEEE half weights and biases; normaliser and action scaling float32"
     ends = "" if recipe.ranges is Ranges.MINMAX else f", {recipe.ranges.value}"
@@ -351,6 +344,18 @@ def scheme(spec: PolicySpec, candidate: ArtifactCandidate) -> str:
         f"weights symmetric per output channel, {bits_words(recipe.bits)} bits; activations affine per tensor, "
         f"{activations}, ranges {ranges}; normaliser float32, before the quantization"
     )
+
+
+def _widening(precision: Precision, form: ArtifactFormat, network: NetworkSpec) -> str:
+    """Return where weights become float32, and what that saves, in words."""
+    in_container = precision is Precision.W4 and form is not ArtifactFormat.NATIVE
+    share = {16: "half", 8: "a quarter of", 4: "an eighth of"}[precision.bits]
+    if form is ArtifactFormat.NATIVE or (in_container and form is ArtifactFormat.ONNX and not network.convolutions):
+        return f"widened to float32 in registers: {share} the file and the running memory"
+    if in_container:
+        dense = " (of dense layers as stored, in 4)" if form is ArtifactFormat.ONNX else ""
+        return f"4-bit weights in an int8 container{dense}, widened to float32 when loaded: the running memory of fp32"
+    return f"widened to float32 when loaded: {share} the file, the running memory of fp32"
 
 
 def floats_between(network: NetworkSpec) -> tuple[str, ...]:
@@ -369,10 +374,8 @@ def execution(spec: PolicySpec, candidate: ArtifactCandidate) -> str:
     recipe, floats = candidate.quantized.recipe, floats_between(spec.network)
     if candidate.quantized.precision is Precision.FP32:
         return "float32 arithmetic"
-    if recipe is None and candidate.format is ArtifactFormat.NATIVE:
-        return "widened to float32 in registers: half the file and the running memory, the arithmetic of fp32"
     if recipe is None:
-        return "widened to float32 when loaded: half the file, the arithmetic and the running memory of fp32"
+        return f"{_widening(candidate.quantized.precision, candidate.format, spec.network)}; the arithmetic of fp32"
     if candidate.quantized.program:
         kernels = [
             name for name in onnx_graph.list_executed_operators(candidate.data) if name.startswith(INTEGER_KERNELS)

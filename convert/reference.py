@@ -1,7 +1,7 @@
 """What an artifact has to compute, and how far from it may be right: the whole analysis of errors.
 
-* fp32 and fp16: the numpy reference on the same weights (for fp16 rounded to half), within the error that float32
-  additions in another order can make (:func:`float_tolerance`).
+* fp32, fp16, w8 and w4: the numpy reference on the weights that the stored ones stand for (rounded to half, or to
+  levels), within the error that float32 additions in another order can make (:func:`float_tolerance`).
 * int8 … int2: one of the four exact integer references (``convert.rounding``), to the level. Measured: policies I, II
   and III, int8 … int2, all golden vectors, the three runtimes on x86-64: zero steps; convolutions likewise. With a
   layer normalisation or a recurrent layer's gates in float between the integers: within one step of them, for a float
@@ -87,7 +87,7 @@ def float_reference(
 
     Args:
         spec: the policy.
-        weights: of an fp16 artifact those that its half weights stand for.
+        weights: those that the artifact's stored ones stand for.
         observations: raw.
         outputs: what was recorded for them when the policy was trained, where it was; else they are computed here.
     """

@@ -3,7 +3,7 @@
     observation ─ SUB mean ─ MUL 1/scale ─ MINIMUM high ─ MAXIMUM low ───┐            (float32, always)
       images:      RESHAPE ──────────────────────────────────────────────┤
       image and vector: SLICE both; the vector joins the flattened output of the last CONV_2D by CONCATENATION
-      fp32, fp16:  CONV_2D … FULLY_CONNECTED … ──────────────────────────┤
+      floats:      CONV_2D … FULLY_CONNECTED … ──────────────────────────┤
       int8 … int2: QUANTIZE ─ CONV_2D … FULLY_CONNECTED (int8 × int8 → int32) … ─ DEQUANTIZE
       recurrent: both linear layers of the gates as any other, behind them the gates' program in float, from ``state``
       to ``next_state``; between integers both are dequantized, and the hidden state has levels of its own
@@ -42,7 +42,8 @@ from quarl.policy.reference import (
     normaliser_bounds,
     normaliser_constants,
 )
-from quarl.policy.spec import Activation, ContinuousHead, DiscreteHead, PolicySpec, Squash, observation_shape
+from quarl.policy.simulate import stored_kernel
+from quarl.policy.spec import Activation, ContinuousHead, DiscreteHead, PolicySpec, Precision, Squash, observation_shape
 
 Operator = schema.BuiltinOperator
 
@@ -91,13 +92,13 @@ Layers = Callable[[GraphWriter, int, int | None, States], int]
 """Adds the layers behind what the first of them takes; the vector behind an image, if there is one, comes after it."""
 
 
-def float_graph(spec: PolicySpec, weights: Weights, half: bool = False) -> bytes:
-    """Return the policy in float32; with ``half`` its weights and biases are stored as IEEE half precision.
+def float_graph(spec: PolicySpec, weights: Weights, precision: Precision = Precision.FP32) -> bytes:
+    """Return the policy in float32; its weights stored in a precision that is no integer's.
 
-    A DEQUANTIZE widens the half weights to float32 when the interpreter prepares the graph, so that the arithmetic is
-    that of float32 on weights rounded to half.
+    A DEQUANTIZE widens IEEE halves (weights and biases) or levels (kernels; of 4 bits in an int8 container) to float32
+    when the interpreter prepares the graph, so that the arithmetic is that of float32 on rounded weights.
     """
-    put = layers.half_constant if half else GraphWriter.constant
+    put = layers.half_constant if precision is Precision.FP16 else GraphWriter.constant
 
     def add(graph: GraphWriter, x: int, vector: int | None, states: States) -> int:
         for index, name in enumerate(layer_names(spec)):
@@ -107,9 +108,10 @@ def float_graph(spec: PolicySpec, weights: Weights, half: bool = False) -> bytes
             convolutions = spec.network.convolutions
             stride = convolutions[index].stride if index < len(convolutions) else 1
             normalised = f"{name}/gamma" in weights
-            kernel, bias = weights[f"{name}/kernel"], weights[f"{name}/bias"]
+            kernel, scales = stored_kernel(spec, weights, name, precision)
+            bias = weights[f"{name}/bias"]
             is_relu = name != "head" and spec.network.activation_of(name) is Activation.RELU
-            x = layers.float_layer(graph, x, name, kernel, bias, stride, is_relu and not normalised, put)
+            x = layers.float_layer(graph, x, name, kernel, scales, bias, stride, is_relu and not normalised, put)
             if normalised:
                 x = layers.layer_norm(graph, x, name, weights[f"{name}/gamma"], weights[f"{name}/beta"], put, is_relu)
             if name in spec.network.states:

@@ -22,14 +22,22 @@ CONCATENATION_FLOAT, CONCATENATION_INT8 = 1, 2
 FULLY_CONNECTED_FLOAT, FULLY_CONNECTED_INT8 = 1, 4
 CONV_2D_FLOAT, CONV_2D_INT8 = 1, 3
 GATHER_INT8 = 2
-DEQUANTIZE_INT8, DEQUANTIZE_FLOAT16 = 2, 3
+DEQUANTIZE_INT8, DEQUANTIZE_FLOAT16, DEQUANTIZE_CHANNELS = 2, 3, 5
 
 Constant = Callable[[GraphWriter, str, np.ndarray], int]
 """Adds a float constant, in single or half precision; the result is the tensor's index."""
 
 
 def float_layer(
-    graph: GraphWriter, x: int, name: str, kernel: np.ndarray, bias: np.ndarray, stride: int, relu: bool, put: Constant
+    graph: GraphWriter,
+    x: int,
+    name: str,
+    kernel: np.ndarray,
+    scales: np.ndarray | None,
+    bias: np.ndarray,
+    stride: int,
+    relu: bool,
+    put: Constant,
 ) -> int:
     """Return a convolution, where the kernel is (height, width, in, out), or a dense layer, where it is (in, out), in
     float.
@@ -38,12 +46,19 @@ def float_layer(
         graph, x: the graph and its tensor that goes in.
         name: of the layer.
         kernel, bias, stride, relu: the layer.
+        scales: of a kernel of levels, (out,).
         put: how its constants are stored.
     """
-    w, b = put(graph, f"{name}/kernel", _outputs_first(kernel)), put(graph, f"{name}/bias", bias)
+    w, b = _float_kernel(graph, f"{name}/kernel", _outputs_first(kernel), scales, put), put(graph, f"{name}/bias", bias)
     y = graph.tensor(f"{name}/output", _output_shape(graph, x, kernel, stride), np.float32)
     _multiply(graph, x, w, b, y, stride, relu, (FULLY_CONNECTED_FLOAT, CONV_2D_FLOAT)[kernel.ndim == 4])
     return y
+
+
+def _float_kernel(graph: GraphWriter, name: str, values: np.ndarray, scales: np.ndarray | None, put: Constant) -> int:
+    if scales is None:
+        return put(graph, name, values)
+    return dequantize(graph, graph.constant(f"{name}/levels", values, Scales(scales)), name, DEQUANTIZE_CHANNELS)
 
 
 def integer_layer(graph: GraphWriter, x: int, layer: IntegerLayer, input_map: Affine) -> int:

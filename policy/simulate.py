@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +46,7 @@ from quarl.policy.quantize import (
     check_bits,
     check_finite,
     dequantize_affine,
+    dequantize_symmetric,
     fake_symmetric,
     linear_map,
     quantize_affine,
@@ -85,6 +87,7 @@ from quarl.policy.spec import (
     Activation,
     NetworkSpec,
     PolicySpec,
+    Precision,
     Ranges,
     TrainedQuantization,
     WeightRange,
@@ -297,6 +300,31 @@ def scales_of_layer(spec: PolicySpec, layer: str, kernel: Floats, bits: int) -> 
     """Kernel scales (out,) of a layer of this many bits: those that it was trained with, if it was for this width."""
     trained = find_trained_quantizers(spec, bits)
     return scales_of_kernel(kernel, bits, WeightRange.LARGEST if trained is None else trained.weight_range)
+
+
+def stored_kernel(
+    spec: PolicySpec, weights: Weights, layer: str, precision: Precision
+) -> tuple[NDArray[Any], Floats | None]:
+    """Return a layer's kernel (…, out) for a float artifact: floats and None, or, of a precision of weights alone, int8
+    levels and their scales (out,)."""
+    kernel = weights[f"{layer}/kernel"]
+    if not precision.is_weight_only:
+        return kernel, None
+    scales = scales_of_layer(spec, layer, kernel, precision.bits)
+    return quantize_symmetric(kernel, scales, precision.bits), scales
+
+
+def stored_weights(spec: PolicySpec, weights: Weights, precision: Precision) -> Weights:
+    """Return the float32 weights that a float artifact's stored ones stand for."""
+    if precision is Precision.FP32:
+        return weights
+    if precision is Precision.FP16:
+        return {name: to_fp16(value).astype(np.float32) for name, value in weights.items()}
+    levels = {name: stored_kernel(spec, weights, name, precision) for name in layer_names(spec)}
+    kernels = {
+        f"{name}/kernel": dequantize_symmetric(q, scales) for name, (q, scales) in levels.items() if scales is not None
+    }
+    return {**weights, **kernels}
 
 
 def agreeing_scales(kernel_scales: NDArray[np.float32], input_scale: float, output_scale: float) -> NDArray[np.float32]:

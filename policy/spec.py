@@ -117,23 +117,31 @@ class Precision(Enum):
     INT2 = "int2"
     MIXED = "mixed"
     """8, 4 or 2 bits by layer: ``convert.mixed``."""
+    W8 = "w8"
+    """Weights in 8 bits, one scale per output channel; everything else is float32."""
+    W4 = "w4"
 
     @property
     def bits(self) -> int:
         """Bits of one weight; of ``MIXED``, of most."""
         if self is Precision.MIXED:
             return Precision.INT4.bits
-        return int(self.value.removeprefix("fp").removeprefix("int"))
+        return int(self.value.lstrip("fpintw"))
+
+    @property
+    def is_weight_only(self) -> bool:
+        """Whether weights alone are quantized, and the artifact computes with floats."""
+        return self in (Precision.W8, Precision.W4)
 
     @property
     def is_integer(self) -> bool:
         """Whether the artifact computes with integers."""
-        return self not in (Precision.FP32, Precision.FP16)
+        return self not in (Precision.FP32, Precision.FP16) and not self.is_weight_only
 
     @property
     def bits_argument(self) -> str:
         """The value to type behind ``BITS=``."""
-        return self.value if self is Precision.MIXED else str(self.bits)
+        return self.value if self is Precision.MIXED or self.is_weight_only else str(self.bits)
 
     @classmethod
     def from_bits(cls, bits: int) -> Precision:
@@ -142,12 +150,12 @@ class Precision(Enum):
             if precision.bits == bits:
                 return precision
         raise SpecError(
-            f"the precision must be 32, 16, 8 … 2 bits or mixed, got {bits}.", "Type --bits 8 (make: BITS=8)."
+            f"the precision must be 32, 16, 8 … 2 bits, mixed, w8 or w4, got {bits}.", "Type --bits 8 (make: BITS=8)."
         )
 
     @classmethod
     def parse(cls, text: str) -> Precision:
-        """Read ``int8``, ``8`` or ``mixed``."""
+        """Read ``int8``, ``8``, ``mixed`` or ``w8``."""
         if text.isdigit():
             return cls.from_bits(int(text))
         return parse_enum(cls, text, "precision")

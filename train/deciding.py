@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from quarl.convert.mixed import integers
 from quarl.policy.bundle import Bundle
 from quarl.policy.pilot import deciding
-from quarl.policy.quantize import Scheme, to_fp16
+from quarl.policy.quantize import Scheme
 from quarl.policy.reference import apply_head, as_batch, forward_float, forward_integer, normalise, split
-from quarl.policy.simulate import Simulated, Widths, forward_simulated
+from quarl.policy.simulate import Simulated, Widths, forward_simulated, stored_weights
 from quarl.policy.spec import PROGRAM, ArtifactFormat, PolicySpec, Precision
 from quarl.train.algorithms.common.normalisation import ImageScaling
 from quarl.train.networks.forward import Acting
@@ -78,6 +78,5 @@ def reference(bundle: Bundle, precision: Precision) -> Decide:
     if precision.is_integer:
         network = integers(bundle, precision)
         return deciding(spec, lambda observation: forward_integer(spec, network, observation))
-    if precision is Precision.FP16:
-        weights = {name: to_fp16(value).astype(np.float32) for name, value in weights.items()}
-    return deciding(spec, lambda observation: forward_float(spec, weights, observation))
+    used = stored_weights(spec, weights, precision)
+    return deciding(spec, lambda observation: forward_float(spec, used, observation))

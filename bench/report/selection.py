@@ -28,11 +28,11 @@ def policy_order(name: str) -> tuple[int, str]:
 
 
 def precision_order(name: str | None) -> int:
-    """Sort key: fp32, fp16, int8 … int5, mixed, int4 … int2."""
+    """Sort key: fp32, fp16, w8, int8 … int5, mixed, w4, int4 … int2."""
     if not name:
         return 0
     precision = Precision(name)
-    return 1 - 2 * precision.bits - (precision is Precision.MIXED)
+    return 1 - 3 * precision.bits - 2 * (precision is Precision.MIXED) - precision.is_weight_only
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""From a policy's float weights to the native engine's artifact, in float32 or IEEE half."""
+"""From a policy's weights to a native artifact that computes with floats: float32, IEEE half, levels of 8 or 4 bits."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from quarl.policy import exact
 from quarl.policy.activations import NONLINEARITIES
 from quarl.policy.quantize import to_fp16
 from quarl.policy.reference import Weights, head_constants, head_limits, is_normalised, layer_names
-from quarl.policy.spec import Activation, ContinuousHead, PolicySpec, Squash, observation_shape
+from quarl.policy.simulate import stored_kernel
+from quarl.policy.spec import Activation, ContinuousHead, PolicySpec, Precision, Squash, observation_shape
 
 
-def float_artifact(spec: PolicySpec, weights: Weights, half: bool = False) -> bytes:
+def float_artifact(spec: PolicySpec, weights: Weights, precision: Precision = Precision.FP32) -> bytes:
     """Return the file's bytes.
 
     Args:
         spec, weights: the policy.
-        half: store weights as IEEE halves, and round the other numbers of the layers to such.
+        precision: of the weights; fp16 rounds the other numbers of the layers, too.
 
     Raises:
         QuantizationError: a layer of more than 65,535 inputs.
     """
     names = layer_names(spec)
     file = ArtifactFile(len(names))
-    records = [_layer(file, spec, weights, index, half) for index in range(len(names))]
+    records = [_layer(file, spec, weights, index, precision) for index in range(len(names))]
     record = FileRecord(
         **put_normaliser(file, spec),
         size=0,
@@ -40,25 +41,29 @@ def float_artifact(spec: PolicySpec, weights: Weights, half: bool = False) -> by
     return file.joined(record, records)
 
 
-def _layer(file: ArtifactFile, spec: PolicySpec, weights: Weights, index: int, half: bool) -> LayerRecord:
+def _layer(file: ArtifactFile, spec: PolicySpec, weights: Weights, index: int, precision: Precision) -> LayerRecord:
     network, name = spec.network, layer_names(spec)[index]
 
     def rounded(part: str) -> np.ndarray:
         values = weights[f"{name}/{part}"]
-        return to_fp16(values).astype("<f4") if half else values.astype("<f4")
+        return to_fp16(values).astype("<f4") if precision is Precision.FP16 else values.astype("<f4")
 
-    kernel, bias = rounded("kernel"), rounded("bias")
+    kernel, scales = stored_kernel(spec, weights, name, precision)
+    bias = rounded("bias")
     matrix = kernel.reshape(-1, len(bias))
+    if scales is None:
+        matrix = rounded("kernel").reshape(matrix.shape).astype(f"<f{precision.bits // 8}")
     check_inputs(name, len(matrix))
-    rows = pack_floats(matrix.astype("<f2") if half else matrix)
+    rows = pack_floats(matrix)
     padded = rows.size // len(matrix)
     record = LayerRecord(
-        *(16 if half else 32, len(matrix), len(bias), padded),
-        weights=file.put(rows),
+        *(precision.bits, len(matrix), len(bias), padded),
+        weights=file.put(pack_nibbles(rows) if precision is Precision.W4 else rows),
         bias=file.put(pad_with_zeros(bias, padded, "<f4")),
-        multiplier=0,
+        multiplier=0 if scales is None else file.put(pad_with_zeros(scales, padded, "<f4")),
         base=0,
         scale=0.0,
+        widened=int(scales is not None),
     )
     if kernel.ndim == 4:
         record.height, record.width, record.channels = network.image_shapes(observation_shape(spec))[index]
@@ -93,3 +98,9 @@ def pack_floats(matrix: np.ndarray) -> np.ndarray:
     """Weights (in, out), row by row in blocks of 64 outputs; the last block is as wide as what is left, in sixteens."""
     wide = np.pad(matrix, ((0, 0), (0, -matrix.shape[1] % CHUNK)))
     return np.concatenate([wide[:, start : start + BLOCK].reshape(-1) for start in range(0, wide.shape[1], BLOCK)])
+
+
+def pack_nibbles(levels: np.ndarray) -> np.ndarray:
+    """Levels of 4 bits, sixteen in 8 bytes: byte i holds the i-th in its lower half, and the one 8 behind it."""
+    low, high = np.moveaxis(levels.reshape(-1, 2, CHUNK // 2), 1, 0)
+    return ((low & 15) | high << 4).astype(np.uint8).reshape(-1)

@@ -47,10 +47,11 @@ class LayerRecord:
     slope: float = 0.0
     dense: int = 0
     cell: int = 0
+    widened: int = 0
 
     def pack_record(self) -> bytes:
         """Return the layer's 128 bytes as they lie in the file."""
-        return struct.pack("<11I3i6I2f2ifII20x", *astuple(self))
+        return struct.pack("<11I3i6I2f2ifIII16x", *astuple(self))
 
 
 @dataclass

@@ -45,7 +45,7 @@ static int are_weights(const uint8_t *w, size_t n, uint32_t bits)
 /* Sizes alone, so that nothing behind it can overflow. */
 static enum native_error check_layer(const struct native_file *f, const struct native_layer *y)
 {
-    if ((y->bits & (y->bits - 1)) || y->bits < 2 || y->bits > 32 || is_float(y) != is_float(f->layer)) return NATIVE_BAD_LAYER;
+    if ((y->bits & (y->bits - 1)) || y->bits < 2 || y->bits > 32 || y->widened > 1 || is_float(y) != is_float(f->layer)) return NATIVE_BAD_LAYER;
     const uint32_t chunk = is_float(y) ? NATIVE_CHUNK : 8 * NATIVE_CHUNK / y->bits;
     if (y->in == 0 || y->in > NATIVE_LARGEST_IN || y->out == 0 || y->out > NATIVE_LARGEST_ELEMENTS) return NATIVE_BAD_SIZE;
     if (y->padded != (y->out + chunk - 1) / chunk * chunk) return NATIVE_BAD_LAYER;
@@ -404,7 +404,7 @@ static void apply_floats(struct native *e, const struct native_layer *y, const f
 {
     const struct native_file *f = e->file;
     const int rows = compact_floats(x, y->in, e->list.row, e->value);
-    const struct native_floats sums = {at(f, y->weights), at(f, y->bias), e->list.row, e->value, y->bits == 16, (int)y->in, (int)y->padded, rows};
+    const struct native_floats sums = {at(f, y->weights), at(f, y->bias), at(f, y->multiplier), e->list.row, e->value, (int)y->bits, (int)y->in, (int)y->padded, rows};
     e->set->multiply_floats(&sums, stored);
     if (y->gamma) normalise_floats(stored, y->out, at(f, y->gamma), at(f, y->beta), e->wide);
     activate_floats(y->activation, stored, y->out, y->slope);

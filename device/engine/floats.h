@@ -18,9 +18,12 @@ static int are_finite_halves(const uint16_t *w, size_t n)
 static enum native_error check_floats(const struct native_file *f, const struct native_layer *y)
 {
     const size_t n = (size_t)y->in * y->padded;
-    const uint32_t unused[] = {y->multiplier, y->signed_bias, y->table, (uint32_t)y->zero, (uint32_t)y->low, (uint32_t)y->base,
+    const uint32_t unused[] = {y->widened ? 0 : y->multiplier, y->signed_bias, y->table, (uint32_t)y->zero, (uint32_t)y->low, (uint32_t)y->base,
                                (uint32_t)y->norm_zero, (uint32_t)y->norm_low, y->dense};
     if (!are_zero(unused, sizeof unused) || y->scale != 0.0f || y->norm_scale != 0.0f) return NATIVE_BAD_PADDING;
+    if (y->widened && y->bits != 8 && y->bits != 4) return NATIVE_BAD_LAYER;
+    if (y->widened && !lies_inside(f, y->multiplier, 4ull * y->padded)) return NATIVE_BAD_OFFSET;
+    if (y->widened && !are_finite(f, y->multiplier, y->padded)) return NATIVE_BAD_NUMBER;
     if (!y->gamma != !y->beta || y->cell > NATIVE_LSTM) return NATIVE_BAD_LAYER;
     if (y->gamma && (!lies_inside(f, y->gamma, 4ull * y->out) || !lies_inside(f, y->beta, 4ull * y->out))) return NATIVE_BAD_OFFSET;
     if (y->cell && (is_conv(y) || y->gamma || y->activation || y->out % (y->cell == NATIVE_GRU ? 3 : 4) || y->in != units(y))) return NATIVE_BAD_LAYER;
@@ -28,7 +31,8 @@ static enum native_error check_floats(const struct native_file *f, const struct 
     if (y->slope != 0.0f && y->activation != NATIVE_LEAKY_RELU) return NATIVE_BAD_PADDING;
     if (!are_finite(f, y->bias, y->padded) || (y->gamma && (!are_finite(f, y->gamma, y->out) || !are_finite(f, y->beta, y->out)))) return NATIVE_BAD_NUMBER;
     if (!are_zero((const float *)at(f, y->bias) + y->out, 4 * (size_t)(y->padded - y->out))) return NATIVE_BAD_PADDING;
-    if (y->bits == 16 ? !are_finite_halves(at(f, y->weights), n) : !are_finite(f, y->weights, n)) return NATIVE_BAD_NUMBER;
+    if (y->widened && !are_zero((const float *)at(f, y->multiplier) + y->out, 4 * (size_t)(y->padded - y->out))) return NATIVE_BAD_PADDING;
+    if ((y->bits == 16 && !are_finite_halves(at(f, y->weights), n)) || (y->bits == 32 && !are_finite(f, y->weights, n))) return NATIVE_BAD_NUMBER;
     return are_zero(y->pad, sizeof y->pad) ? NATIVE_OK : NATIVE_BAD_PADDING;
 }
 

@@ -15,9 +15,9 @@ enum {
 };
 
 struct native_layer {               /* 128 bytes */
-    uint32_t bits;                  /* 2, 4 or 8: of a stored weight; 16 or 32 of floats, and then of every layer's */
+    uint32_t bits;                  /* 2, 4 or 8: of a stored weight; 16 or 32 of floats */
     uint32_t in, out, padded;       /* rows of weights, outputs, and outputs with those that only fill the last chunk */
-    uint32_t weights, bias, multiplier; /* offsets: rows; int32[padded], float[padded] of floats; float[padded] */
+    uint32_t weights, bias, multiplier; /* offsets: rows; int32[padded], float[padded] of floats; float[padded], 0 of floats' own weights */
     uint32_t signed_bias;           /* offset of int32[padded], the bias where values less 128 are multiplied; or 0 */
     uint32_t table;                 /* offset of int8[256], a level for each level -128 ... 127; or 0 */
     uint32_t gamma, beta;           /* offsets of float[out] of a layer normalisation; or both 0 */
@@ -32,7 +32,8 @@ struct native_layer {               /* 128 bytes */
     float slope;                    /* of a LeakyReLU behind it */
     uint32_t dense;                 /* 1: all rows are multiplied, unless the device measured that it is slower */
     uint32_t cell;                  /* enum native_cell: the layer takes a hidden state; the sums before it are the gates' other half */
-    uint32_t pad[5];
+    uint32_t widened;               /* 1: weights of 4 or 8 bits are multiplied by floats, and their sums by `multiplier` */
+    uint32_t pad[4];
 };
 
 enum native_cell { NATIVE_FEEDS_FORWARD, NATIVE_GRU, NATIVE_LSTM };

@@ -79,14 +79,14 @@ enum { MOST_WINDOWS = 8 };
 typedef void native_convolve(const struct native_windows *, const size_t *corner, int32_t *acc);
 
 struct native_floats {              /* a layer of floats as a kernel sees it, and the rows that count */
-    const uint8_t *weights;         /* floats, or IEEE halves, in blocks of NATIVE_BLOCK outputs, row after row */
-    const float *bias;
+    const uint8_t *weights;         /* in blocks of NATIVE_BLOCK outputs, row after row */
+    const float *bias, *multiplier; /* the second of levels alone */
     const uint16_t *row;
     const float *value;
-    int is_half, in, padded, rows;
+    int bits, in, padded, rows;     /* bits: 32 floats, 16 IEEE halves, 8 or 4 levels */
 };
 
-/* y[output] = bias + the sum of value * weight, of all outputs */
+/* y[output] = bias + the sum of value * weight, of levels times the multiplier, of all outputs */
 typedef void native_multiply_floats(const struct native_floats *, float *y);
 
 struct native_kernel_set {
@@ -175,30 +175,43 @@ INLINE float widened_half(uint16_t half)
     return x.f;
 }
 
-/* Sums of 16 n outputs from `first` on, whose weights in a row begin at w; rows lie `width` bytes apart. */
-INLINE void sum_here(const struct native_floats *s, const uint8_t *w, size_t width, int first, float *y, const int n, const int is_half)
+/* Level i of 4 bits: sixteen lie in 8 bytes, the first eight in the lower halves. */
+INLINE int nibble(const uint8_t *p, int i)
 {
-    float a[NATIVE_BLOCK];
-    memcpy(a, s->bias + first, 64 * (size_t)n);
+    const int8_t byte = (int8_t)p[i / 16 * 8 + i % 8];
+    return i % 16 < 8 ? (int8_t)((uint8_t)byte << 4) >> 4 : byte >> 4;
+}
+
+/* Sums of 16 n outputs from `first` on, whose weights in a row begin at w; rows lie `width` bytes apart. */
+INLINE void sum_here(const struct native_floats *s, const uint8_t *w, size_t width, int first, float *y, const int n, const int bits)
+{
+    float a[NATIVE_BLOCK] = {0};
     for (int k = 0; k < s->rows; k++) {
         const float x = s->value[k];
         const uint8_t *p = w + s->row[k] * width;
-        if (is_half) for (int i = 0; i < 16 * n; i++) a[i] += x * widened_half(((const uint16_t *)(const void *)p)[i]);
-        else for (int i = 0; i < 16 * n; i++) a[i] += x * ((const float *)(const void *)p)[i];
+        for (int i = 0; i < 16 * n; i++)
+            a[i] += x * (bits == 32 ? ((const float *)(const void *)p)[i] : bits == 16 ? widened_half(((const uint16_t *)(const void *)p)[i]) :
+                         bits == 8 ? (float)(int8_t)p[i] : (float)nibble(p, i));
     }
-    memcpy(y + first, a, 64 * (size_t)n);
+    for (int i = 0; i < 16 * n; i++) y[first + i] = (bits < 16 ? a[i] * s->multiplier[first + i] : a[i]) + s->bias[first + i];
 }
 
 /* All outputs of a layer of floats, with at most 16 * `most` sums at once; `sum` is as sum_here, inlined for each width. */
-#define SUM_FLOATS(sum, n) (s->is_half ? sum(s, w, width, first, y, n, 1) : sum(s, w, width, first, y, n, 0))
+#define SUM_FLOATS(sum, n) \
+    switch (s->bits) { \
+    case 32: sum(s, w, width, first, y, n, 32); break; \
+    case 16: sum(s, w, width, first, y, n, 16); break; \
+    case 8: sum(s, w, width, first, y, n, 8); break; \
+    default: sum(s, w, width, first, y, n, 4); \
+    }
 #define OVER_FLOATS(sum, most) \
     for (int first = 0, n; first < s->padded; first += n) { \
         const int block = first & -NATIVE_BLOCK, end = s->padded - block < NATIVE_BLOCK ? s->padded : block + NATIVE_BLOCK; \
-        const size_t size = s->is_half ? 2 : 4, width = (size_t)(end - block) * size; \
-        const uint8_t *w = s->weights + ((size_t)block * (size_t)s->in + (size_t)(first - block)) * size; \
+        const size_t bits = (size_t)s->bits, width = (size_t)(end - block) * bits / 8; \
+        const uint8_t *w = s->weights + ((size_t)block * (size_t)s->in + (size_t)(first - block)) * bits / 8; \
         n = end - first >= 64 && (most) >= 4 ? 64 : end - first >= 32 && (most) >= 2 ? 32 : 16; \
-        if (n == 64) SUM_FLOATS(sum, (most) < 4 ? (most) : 4); \
-        else if (n == 32) SUM_FLOATS(sum, (most) < 2 ? (most) : 2); \
-        else SUM_FLOATS(sum, 1); \
+        if (n == 64) { SUM_FLOATS(sum, (most) < 4 ? (most) : 4) } \
+        else if (n == 32) { SUM_FLOATS(sum, (most) < 2 ? (most) : 2) } \
+        else { SUM_FLOATS(sum, 1) } \
     }
 #endif

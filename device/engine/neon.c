@@ -231,21 +231,34 @@ static void quantize(const struct native_input *input, const float *x, int n, ui
 
 #if defined __aarch64__ || (defined __ARM_FP16_FORMAT_IEEE && __ARM_FP & 2 && defined __ARM_FEATURE_FMA)
 /* Floats: a product and a sum are rounded once. */
-INLINE void sum_neon(const struct native_floats *s, const uint8_t *w, size_t width, int first, float *y, const int n, const int is_half)
+INLINE void sum_neon(const struct native_floats *s, const uint8_t *w, size_t width, int first, float *y, const int n, const int bits)
 {
     float32x4_t a[16];
-    EACH(i, 4 * n) a[i] = vld1q_f32(s->bias + first + 4 * i);
+    EACH(i, 4 * n) a[i] = bits < 16 ? vdupq_n_f32(0.0f) : vld1q_f32(s->bias + first + 4 * i);
     for (int k = 0; k < s->rows; k++) {
         const float32x4_t x = vdupq_n_f32(s->value[k]);
         const uint8_t *p = w + s->row[k] * width;
         EACH(i, 2 * n) {
-            const float16x8_t half = vreinterpretq_f16_u8(vld1q_u8(p + 16 * i));
-            const float *v = (const float *)(const void *)(p + 32 * i);
-            a[2 * i] = vfmaq_f32(a[2 * i], x, is_half ? vcvt_f32_f16(vget_low_f16(half)) : vld1q_f32(v));
-            a[2 * i + 1] = vfmaq_f32(a[2 * i + 1], x, is_half ? vcvt_f32_f16(vget_high_f16(half)) : vld1q_f32(v + 4));
+            float32x4_t low, high;
+            if (bits == 32) {
+                const float *v = (const float *)(const void *)(p + 32 * i);
+                low = vld1q_f32(v), high = vld1q_f32(v + 4);
+            } else if (bits == 16) {
+                const float16x8_t half = vreinterpretq_f16_u8(vld1q_u8(p + 16 * i));
+                low = vcvt_f32_f16(vget_low_f16(half)), high = vcvt_f32_f16(vget_high_f16(half));
+            } else {
+                const int8x8_t v = vreinterpret_s8_u8(vld1_u8(p + (bits == 8 ? 8 * i : i / 2 * 8)));
+                const int16x8_t level = vmovl_s8(bits == 8 ? v : vshr_n_s8(i % 2 ? v : vshl_n_s8(v, 4), 4));
+                low = vcvtq_f32_s32(vmovl_s16(vget_low_s16(level))), high = vcvtq_f32_s32(vmovl_s16(vget_high_s16(level)));
+            }
+            a[2 * i] = vfmaq_f32(a[2 * i], x, low);
+            a[2 * i + 1] = vfmaq_f32(a[2 * i + 1], x, high);
         }
     }
-    EACH(i, 4 * n) vst1q_f32(y + first + 4 * i, a[i]);
+    EACH(i, 4 * n) {
+        if (bits < 16) a[i] = vfmaq_f32(vld1q_f32(s->bias + first + 4 * i), a[i], vld1q_f32(s->multiplier + first + 4 * i));
+        vst1q_f32(y + first + 4 * i, a[i]);
+    }
 }
 #else
 #define sum_neon sum_here

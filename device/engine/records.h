@@ -3,7 +3,8 @@
 #define NATIVE_RECORDS_H
 #include "kernels.h"
 
-static int is_float(const struct native_layer *y) { return y->bits > 8; }
+/* Whether its values are floats: then those of every layer are. */
+static int is_float(const struct native_layer *y) { return y->bits > 8 || y->widened; }
 /* Bytes of a result as it is stored. */
 static size_t size_of(const struct native_layer *y) { return is_float(y) ? sizeof(float) : 1; }
 

@@ -57,19 +57,29 @@ static int has_avx512(void)
 #define AVX2 __attribute__((target("avx2,fma,f16c,popcnt,bmi2")))
 
 /* Floats: a product and a sum are rounded once. */
-AVX2 INLINE void sum256(const struct native_floats *s, const uint8_t *w, size_t width, int first, float *y, const int n, const int is_half)
+AVX2 INLINE void sum256(const struct native_floats *s, const uint8_t *w, size_t width, int first, float *y, const int n, const int bits)
 {
     __m256 a[8];
-    EACH(i, 2 * n) a[i] = _mm256_loadu_ps(s->bias + first + 8 * i);
+    EACH(i, 2 * n) a[i] = bits < 16 ? _mm256_setzero_ps() : _mm256_loadu_ps(s->bias + first + 8 * i);
     for (int k = 0; k < s->rows; k++) {
         const __m256 x = _mm256_set1_ps(s->value[k]);
         const uint8_t *p = w + s->row[k] * width;
         EACH(i, 2 * n) {
-            const __m256 v = is_half ? _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p + 16 * i))) : _mm256_loadu_ps((const float *)(p + 32 * i));
+            __m256 v;
+            if (bits == 32) v = _mm256_loadu_ps((const float *)(p + 32 * i));
+            else if (bits == 16) v = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p + 16 * i)));
+            else {
+                const __m256i level = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(p + (bits == 8 ? 8 * i : i / 2 * 8))));
+                const __m256i half = i % 2 ? level : _mm256_slli_epi32(level, 28);
+                v = _mm256_cvtepi32_ps(bits == 8 ? level : _mm256_srai_epi32(half, i % 2 ? 4 : 28));
+            }
             a[i] = _mm256_fmadd_ps(x, v, a[i]);
         }
     }
-    EACH(i, 2 * n) _mm256_storeu_ps(y + first + 8 * i, a[i]);
+    EACH(i, 2 * n) {
+        if (bits < 16) a[i] = _mm256_fmadd_ps(a[i], _mm256_loadu_ps(s->multiplier + first + 8 * i), _mm256_loadu_ps(s->bias + first + 8 * i));
+        _mm256_storeu_ps(y + first + 8 * i, a[i]);
+    }
 }
 
 AVX2 static void multiply_floats256(const struct native_floats *s, float *y) { OVER_FLOATS(sum256, 4) }

@@ -85,8 +85,7 @@ def hashes(name: str) -> dict[str, str]:
             bits = weight_bits(bundle.spec, weights, calibration, precision)
             network = quantize_network(bundle.spec, weights, calibration, bits)
         for *_, made in jobs:
-            half = precision is Precision.FP16
-            data = INTEGERS[made](bundle.spec, network) if network else FLOATS[made](bundle.spec, weights, half=half)
+            data = INTEGERS[made](bundle.spec, network) if network else FLOATS[made](bundle.spec, weights, precision)
             found[f"{precision.value}.{made.value}"] = sha256(data)
     return found
 

@@ -15,13 +15,13 @@ from ai_edge_litert import schema_py_generated as schema
 from quarl.convert import onnx_graph, tflite_graph
 from quarl.convert.calibration import inspect
 from quarl.convert.parity import ParityError
-from quarl.convert.pipeline import FLOATS, INTEGERS, build, check_parities, convert, half_weights
+from quarl.convert.pipeline import FLOATS, INTEGERS, build, check_parities, convert
 from quarl.convert.reference import NORM_STEPS, STEP_SLACK
 from quarl.convert.rounding import forward_fixed_point
 from quarl.policy.bundle import Bundle, write_bundle
 from quarl.policy.golden import float_tolerance
-from quarl.policy.reference import IntegerNetwork, Weights, forward_float, forward_integer, normalise
-from quarl.policy.simulate import quantize_network
+from quarl.policy.reference import IntegerNetwork, forward_float, forward_integer, normalise
+from quarl.policy.simulate import quantize_network, stored_weights
 from quarl.policy.spec import (
     NATURE_CONVOLUTIONS,
     ArtifactFormat,
@@ -170,13 +170,13 @@ def test_integer_convolutions_are_the_references_to_the_level(
     assert all(each.max() <= largest for each in apart.values()), apart
 
 
-@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP16, Precision.W8, Precision.W4])
 @pytest.mark.parametrize("made", [pictures, depths])
 @pytest.mark.parametrize("network", [replace(SMALL, layer_norm=True), replace(SMALL, hidden=())], ids=["norm", "none"])
-def test_the_float_graphs(runtimes: Runtimes, made: Made, network: NetworkSpec, half: bool) -> None:
+def test_the_float_graphs(runtimes: Runtimes, made: Made, network: NetworkSpec, precision: Precision) -> None:
     spec, rows = made(network, THREE if made is pictures else TWO)
     weights, seen = random_weights(spec), rows(40, 2)
-    stored: Weights = half_weights(weights) if half else weights
+    stored = stored_weights(spec, weights, precision)
     expected, tolerance = forward_float(spec, stored, seen), float_tolerance(spec, stored, seen)
     assert tolerance.min() > 1e-7 and tolerance.max() < 2e-3 * np.abs(expected).max()
     if spec.vector_size:
@@ -185,7 +185,7 @@ def test_the_float_graphs(runtimes: Runtimes, made: Made, network: NetworkSpec, 
         moved = np.abs(forward_float(spec, stored, other) - expected).max()
         assert moved > 100 * tolerance.max(), "the vector changes nothing: nothing was compared"
     for runtime in RuntimeName:
-        data = FLOATS[runtime.artifact_format](spec, weights, half)
+        data = FLOATS[runtime.artifact_format](spec, weights, precision)
         outputs = runtimes[runtime].execute(spec, data, seen).outputs
         assert (np.abs(outputs - expected) <= tolerance).all(), runtime.value
 

@@ -158,9 +158,9 @@ def test_integers_that_decide_the_contrary_are_not_taken(pole: Bundle, monkeypat
     ladder = climb(pole, Question(episodes=20))
     int8 = ladder.rung(INT8)
     assert int8 is not None and int8.loss is not None and int8.loss.low > 50 and int8.agreement < FLOOR
-    assert (ladder.task, ladder.choose([TFLITE])) == ("CartPole-v1", Precision.FP16)
+    assert (ladder.task, ladder.choose([TFLITE])) == ("CartPole-v1", Precision.W8)
     assert read_ladder(pole) == ladder
-    taken = ladder.rung(Precision.FP16)
+    taken = ladder.rung(Precision.W8)
     assert taken is not None and taken.fresh is not None and ladder.seed == SEED != FRESH_SEED
     assert any("to blame" in hint for hint in ladder.hints) and "loses more" in ladder.describe("pole")
 

@@ -83,10 +83,10 @@ def test_an_artifact_with_wrong_numbers_is_refused_and_nothing_is_written(
 def test_a_half_graph_with_one_wrong_bias_is_refused(bundle: Bundle, monkeypatch: Patch, capsys: Capture) -> None:
     right = tflite_graph.float_graph
 
-    def spoilt(spec: PolicySpec, weights: dict[str, np.ndarray], half: bool = False) -> bytes:
+    def spoilt(spec: PolicySpec, weights: dict[str, np.ndarray], precision: Precision) -> bytes:
         bias = weights["head/bias"].copy()
         bias[3] += 1e-3
-        return right(spec, {**weights, "head/bias": bias}, half)
+        return right(spec, {**weights, "head/bias": bias}, precision)
 
     monkeypatch.setitem(pipeline.FLOATS, ArtifactFormat.TFLITE, spoilt)
     before = contents(bundle.path)

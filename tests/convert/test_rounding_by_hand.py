@@ -25,6 +25,7 @@ from quarl.policy.spec import (
     NetworkSpec,
     Normaliser,
     ObservationField,
+    Precision,
     RuntimeName,
     Squash,
 )
@@ -220,10 +221,12 @@ WEIGHTS = {
 FLOAT_LOGITS = floats(1.46875, -0.2890625)
 
 
-@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP16])
 @pytest.mark.parametrize("runtime", RuntimeName)
-def test_every_runtime_computes_the_hand_worked_floats(runtimes: Runtimes, runtime: RuntimeName, half: bool) -> None:
-    data = FLOATS[runtime.artifact_format](SPEC, WEIGHTS, half)
+def test_every_runtime_computes_the_hand_worked_floats(
+    runtimes: Runtimes, runtime: RuntimeName, precision: Precision
+) -> None:
+    data = FLOATS[runtime.artifact_format](SPEC, WEIGHTS, precision)
     execution = runtimes[runtime].execute(SPEC, data, np.array([TIES], np.float32))
     np.testing.assert_array_equal(execution.outputs[0], FLOAT_LOGITS)
     assert execution.actions.tolist() == [0]

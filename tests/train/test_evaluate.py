@@ -121,7 +121,7 @@ def test_an_artifact_is_judged_without_tensorflow(bundle: Bundle) -> None:
 
 @pytest.mark.parametrize(("options", "status", "words"), [
     (["--precision", "int9"], 1, ["int9", "int8"]),
-    (["--precision", "fp16"], 1, ["fp16", "fp32.native, fp32.tflite, int8.native, int8.tflite", "quarl convert --bits 16 --policy"]),
+    (["--precision", "fp16"], 1, ["fp16", "fp32.native, fp32.tflite", "quarl convert --bits 16 --policy"]),
     (["--precision", "int8", "--runtime", "onnxruntime"], 1, ["onnxruntime", "(onnx)", "--bits 8"]),
     (["--precision", "int8", "--runtime", "torch"], 1, ["torch", "litert"]),
     (["--runtime", "litert"], 2, ["--precision int8"]),

@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from quarl.convert.pipeline import build_graph, half_weights
+from quarl.convert.pipeline import build_graph
 from quarl.policy.errors import PolicyError
 from quarl.policy.quantize import dequantize_symmetric, quantize_symmetric, symmetric_scales, to_fp16
 from quarl.policy.reference import Weights, check_weights, forward_float, forward_integer
-from quarl.policy.simulate import quantize_network
+from quarl.policy.simulate import quantize_network, stored_weights
 from quarl.policy.spec import ArtifactFormat, PolicySpec, Precision
 
 CALIBRATION, SCALES = "calibration", "/scales"
@@ -194,5 +194,5 @@ def quantization_error(pushed: Pushed, precision: Precision, communication: int)
     if precision.is_integer:
         network = quantize_network(spec, weights, pushed.calibration, precision.bits)
         return float(np.mean(np.abs(forward_integer(spec, network, pushed.calibration) - exact)))
-    executed = half_weights(weights) if precision is Precision.FP16 else weights
+    executed = stored_weights(spec, weights, precision)
     return float(np.mean(np.abs(forward_float(spec, executed, pushed.calibration) - exact)))

@@ -19,11 +19,11 @@ from quarl.convert.importers.importing import Imported, import_policy
 from quarl.convert.importers.options import ImportOptions
 from quarl.convert.importers.proof import prove
 from quarl.convert.importers.recordings import cut_outliers
-from quarl.convert.pipeline import build_graph, half_weights
+from quarl.convert.pipeline import build_graph
 from quarl.policy.bundle import Bundle
 from quarl.policy.golden import MOST_FOREIGN, foreign_tolerance
 from quarl.policy.reference import forward_float, forward_integer
-from quarl.policy.simulate import quantize_network
+from quarl.policy.simulate import quantize_network, stored_weights
 from quarl.policy.spec import Activation, NetworkSpec, Precision, RuntimeName, weight_shapes
 from tests.convert.conftest import Capture, make_observations, make_spec
 from tests.convert.importers.test_import import spec_of
@@ -72,7 +72,7 @@ def agreements(done: Imported, bundle: Bundle) -> list[float]:
     integers = quantize_network(spec, own, bundle.calibration())
     made = (
         forward_float(spec, own, ORDINARY),
-        forward_float(spec, half_weights(own), ORDINARY),
+        forward_float(spec, stored_weights(spec, own, Precision.FP16), ORDINARY),
         forward_integer(spec, integers, ORDINARY),
     )
     return [agreement(spec, outputs, wanted) for outputs in made]

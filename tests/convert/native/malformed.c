@@ -125,7 +125,7 @@ static void use(const void *file, size_t bytes, int is_valid)
         int begun = 0, chosen = 0;
         observe(observation, f->observation + f->state, kind);
         for (unsigned k = 0; (kernels = native_kernels(k)); k++) {
-            if (f->layer[0].bits > 8) begun = 0; /* floats are rounded as each set does it */
+            if (f->layer[0].bits > 8 || f->layer[0].widened) begun = 0; /* floats are rounded as each set does it */
             for (int mode = 0; mode < 2; mode++) {
                 native_use(engine, kernels);
                 for (unsigned i = 0; i < native_layers(engine); i++) native_set_mode(engine, i, (enum native_mode)mode);

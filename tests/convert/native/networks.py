@@ -9,7 +9,6 @@ import numpy as np
 
 from quarl.convert.native.floats import float_artifact
 from quarl.convert.native.writer import native_artifact
-from quarl.convert.pipeline import half_weights
 from quarl.device.engine.building import library
 from quarl.device.engine.engine import Engine, Mode
 from quarl.policy.golden import float_tolerance
@@ -23,7 +22,7 @@ from quarl.policy.reference import (
     input_levels,
     join,
 )
-from quarl.policy.simulate import quantize_network
+from quarl.policy.simulate import quantize_network, stored_weights
 from quarl.policy.spec import (
     Activation,
     ContinuousHead,
@@ -33,6 +32,7 @@ from quarl.policy.spec import (
     Normaliser,
     ObservationField,
     PolicySpec,
+    Precision,
     Squash,
     weight_shapes,
 )
@@ -170,6 +170,7 @@ def _packed(
 
 # --- floats ---------------------------------------------------------------------------------------------------------
 
+FLOAT_PRECISIONS = tuple(precision for precision in Precision if not precision.is_integer)
 FLOATS: dict[str, PolicySpec] = {
     **{kind.value: replace(BASE, network=NetworkSpec((33, 70), kind)) for kind in Activation},
     **{f"norm, {kind.value}": NETWORKS[f"norm, {kind.value}"][0] for kind in Activation},
@@ -207,14 +208,14 @@ class FloatCase:
         return _packed(self.artifact, self.rows, [], self.outputs, choices, self.tolerance)
 
 
-def float_case(spec: PolicySpec, weights: Weights, rows: np.ndarray, half: bool) -> FloatCase:
-    """What the parity gate asks of fp32 or fp16."""
-    used: Weights = half_weights(weights) if half else weights
+def float_case(spec: PolicySpec, weights: Weights, rows: np.ndarray, precision: Precision) -> FloatCase:
+    """What the parity gate asks of a precision of floats."""
+    used = stored_weights(spec, weights, precision)
     outputs, tolerance = forward_float(spec, used, rows, exact=True), float_tolerance(spec, used, rows)
-    return FloatCase(spec, weights, float_artifact(spec, weights, half), rows, outputs, tolerance)
+    return FloatCase(spec, weights, float_artifact(spec, weights, precision), rows, outputs, tolerance)
 
 
-def random_floats(spec: PolicySpec, half: bool, seed: int = 0) -> FloatCase:
+def random_floats(spec: PolicySpec, precision: Precision, seed: int = 0) -> FloatCase:
     """A network of random weights, on random observations."""
     random = np.random.default_rng([seed, spec.observation_size])
-    return float_case(spec, _weights(spec, random), _observations(spec, random)[:ROWS], half)
+    return float_case(spec, _weights(spec, random), _observations(spec, random)[:ROWS], precision)

@@ -15,7 +15,8 @@ from quarl.convert.native.layout import HEAD_BYTES, LAYER_BYTES, FileRecord, Lay
 from quarl.convert.native.writer import native_artifact
 from quarl.device.engine.building import HERE, SOURCES
 from quarl.device.engine.engine import Engine, NativeError, library, memory_needed
-from tests.convert.native.networks import FLOATS, made, random_floats
+from quarl.policy.spec import Precision
+from tests.convert.native.networks import FLOAT_PRECISIONS, FLOATS, made, random_floats
 from tests.convert.native.random_networks import LayerPlan, Plan, built
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc: apt-get install gcc libc6-dev")
@@ -29,7 +30,8 @@ ARTIFACTS = (
     *("picture and vector", "picture and vector, 2 bits", "picture, tanh", "each its own, 4 bits", "everything"),
     *("gru", "lstm", "three", "normalised"),
     *(f"fp32 {name}" for name in ("norm", "leaky", "limited tanh", "lstm", "picture")),
-    *(f"fp16 {name}" for name in ("relu", "gru", "no vector")),
+    *(f"fp16 {name}" for name in ("relu", "no vector")),
+    *("w8 gru", "w4 norm", "w8 picture"),
 )
 
 
@@ -46,8 +48,8 @@ def malformed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def artifact(name: str) -> bytes:
     precision, _, network_name = name.partition(" ")
-    if precision in ("fp32", "fp16"):
-        return random_floats(FLOATS[network_name], half=precision == "fp16").artifact
+    if precision in {kind.value for kind in FLOAT_PRECISIONS}:
+        return random_floats(FLOATS[network_name], Precision(precision)).artifact
     spec, network, _ = built(ODD) if name == "everything" else made(name)
     return native_artifact(spec, network)
 

@@ -21,8 +21,17 @@ from quarl.policy.bundle import Bundle
 from quarl.policy.places import ZOO
 from quarl.policy.reference import IntegerNetwork
 from quarl.policy.simulate import quantize_network
-from quarl.policy.spec import PolicySpec
-from tests.convert.native.networks import FLOATS, NETWORKS, FloatCase, case, float_case, made, random_floats
+from quarl.policy.spec import PolicySpec, Precision
+from tests.convert.native.networks import (
+    FLOAT_PRECISIONS,
+    FLOATS,
+    NETWORKS,
+    FloatCase,
+    case,
+    float_case,
+    made,
+    random_floats,
+)
 from tests.convert.native.random_networks import PLANS, WORST, Plan, built
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # ∞ is cut to a level
@@ -98,17 +107,17 @@ def test_every_kind_of_layer(compare: Compare, name: str) -> None:
     compare((spec, network, rows[:: 1 + 3 * bool(spec.network.convolutions)]))
 
 
-@pytest.mark.parametrize("half", [False, True], ids=["fp32", "fp16"])
-@pytest.mark.parametrize("name", FLOATS)
-def test_floats(compare: Compare, name: str, half: bool) -> None:
-    compare(random_floats(FLOATS[name], half))
+@pytest.mark.parametrize(("index", "name"), list(enumerate(FLOATS)))
+def test_floats(compare: Compare, index: int, name: str) -> None:
+    for precision in FLOAT_PRECISIONS[index % 2 :: 2]:
+        compare(random_floats(FLOATS[name], precision))
 
 
-@pytest.mark.parametrize("half", [False, True], ids=["fp32", "fp16"])
-@pytest.mark.parametrize("name", ["I", "benchmark/cartpole-ppo", "benchmark/pendulum-ddpg"])
-def test_floats_of_a_committed_bundle(compare: Compare, name: str, half: bool) -> None:
+@pytest.mark.parametrize("precision", FLOAT_PRECISIONS)
+@pytest.mark.parametrize("name", ["I", "benchmark/pendulum-ddpg"])
+def test_floats_of_a_committed_bundle(compare: Compare, name: str, precision: Precision) -> None:
     bundle = Bundle.load(ZOO / name)
-    compare(float_case(bundle.spec, bundle.weights(), bundle.golden().observations[:8], half))
+    compare(float_case(bundle.spec, bundle.weights(), bundle.golden().observations[:8], precision))
 
 
 @pytest.mark.parametrize("name", parameters(((name,) for name in WORST), lambda name: "est, zero" in name))

@@ -9,12 +9,12 @@ import pytest
 from safetensors.numpy import load
 
 from quarl.convert.executor import RuntimeProcess, runtime_processes
-from quarl.convert.pipeline import build_graph, half_weights
+from quarl.convert.pipeline import build_graph
 from quarl.convert.reference import float_reference
 from quarl.policy.errors import PolicyError, QuantizationError
-from quarl.policy.quantize import fake_symmetric
+from quarl.policy.quantize import fake_symmetric, to_fp16
 from quarl.policy.reference import choose_actions, forward_integer
-from quarl.policy.simulate import quantize_network
+from quarl.policy.simulate import quantize_network, stored_weights
 from quarl.policy.spec import ArtifactFormat, Normaliser, PolicySpec, Precision, RuntimeName, weight_shapes
 from quarl.train.actorq.settings import BITS
 from quarl.train.actorq.wire import Published, WireError, publish, quantization_error, unpack_artifact
@@ -37,7 +37,7 @@ def arrived(weights: dict[str, np.ndarray], bits: int) -> dict[str, np.ndarray]:
     """The weights that an actor has after their way, by the quantizers of ``policy/``."""
     if bits == 8:
         return {name: fake_symmetric(value, 8) if value.ndim == 2 else value for name, value in weights.items()}
-    return half_weights(weights) if bits == 16 else weights
+    return {name: to_fp16(value).astype(np.float32) for name, value in weights.items()} if bits == 16 else weights
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -57,7 +57,7 @@ def test_every_pair_of_bits_acts_as_the_reference_says(
         # Of the squashing in float; logits are whole steps, and the step is far above it.
         tolerance: float | np.ndarray = 1e-5
     else:
-        reference = float_reference(spec, half_weights(used) if quantize == 16 else used, observations)
+        reference = float_reference(spec, stored_weights(spec, used, Precision.from_bits(quantize)), observations)
         expected, tolerance = reference.outputs, reference.tolerance
     assert (np.abs(execution.outputs - expected) <= tolerance).all()
     if spec.is_discrete:
