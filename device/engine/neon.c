@@ -230,6 +230,36 @@ static void requantize_neon(const int32_t *acc, const int32_t *bias, int32_t les
 static void quantize(const struct native_input *input, const float *x, int n, uint8_t *stored) { quantize_here(input, x, n, stored); }
 
 #if defined __aarch64__ || (defined __ARM_FP16_FORMAT_IEEE && __ARM_FP & 2 && defined __ARM_FEATURE_FMA)
+/* The weights of 16 outputs. */
+INLINE void widened16(const uint8_t *p, const int bits, float32x4_t w[4])
+{
+    if (bits == 32) EACH(i, 4) w[i] = vld1q_f32((const float *)(const void *)p + 4 * i);
+    if (bits == 16) EACH(i, 2) {
+        const float16x8_t half = vreinterpretq_f16_u8(vld1q_u8(p + 16 * i));
+        w[2 * i] = vcvt_f32_f16(vget_low_f16(half)), w[2 * i + 1] = vcvt_f32_f16(vget_high_f16(half));
+    }
+#if defined __aarch64__
+    if (bits == 8) EACH(i, 4) {         /* each level as the highest byte of a word, whose 24 lower bits are a fraction */
+        const uint32x4_t place = vaddq_u32((uint32x4_t){0x00ffffff, 0x01ffffff, 0x02ffffff, 0x03ffffff}, vdupq_n_u32((uint32_t)i << 26));
+        w[i] = vcvtq_n_f32_s32(vreinterpretq_s32_u8(vqtbl1q_u8(vld1q_u8(p), vreinterpretq_u8_u32(place))), 24);
+    }
+    if (bits == 4) {                    /* each level is a half whose lower byte is 0 */
+        static const uint8_t HALVES[16] = {0, 0x3c, 0x40, 0x42, 0x44, 0x45, 0x46, 0x47, 0xc8, 0xc7, 0xc6, 0xc5, 0xc4, 0xc2, 0xc0, 0xbc};
+        const uint8x8_t v = vld1_u8(p);
+        const uint8x16_t high = vqtbl1q_u8(vld1q_u8(HALVES), vcombine_u8(vand_u8(v, vdup_n_u8(15)), vshr_n_u8(v, 4)));
+        const float16x8_t a = vreinterpretq_f16_u16(vshll_n_u8(vget_low_u8(high), 8)), b = vreinterpretq_f16_u16(vshll_n_u8(vget_high_u8(high), 8));
+        w[0] = vcvt_f32_f16(vget_low_f16(a)), w[1] = vcvt_f32_f16(vget_high_f16(a));
+        w[2] = vcvt_f32_f16(vget_low_f16(b)), w[3] = vcvt_f32_f16(vget_high_f16(b));
+    }
+#else
+    if (bits < 16) EACH(i, 2) {
+        const int8x8_t v = vreinterpret_s8_u8(vld1_u8(p + (bits == 8 ? 8 * i : 0)));
+        const int16x8_t level = vmovl_s8(bits == 8 ? v : vshr_n_s8(i ? v : vshl_n_s8(v, 4), 4));
+        w[2 * i] = vcvtq_f32_s32(vmovl_s16(vget_low_s16(level))), w[2 * i + 1] = vcvtq_f32_s32(vmovl_s16(vget_high_s16(level)));
+    }
+#endif
+}
+
 /* Floats: a product and a sum are rounded once. */
 INLINE void sum_neon(const struct native_floats *s, const uint8_t *w, size_t width, int first, float *y, const int n, const int bits)
 {
@@ -238,21 +268,10 @@ INLINE void sum_neon(const struct native_floats *s, const uint8_t *w, size_t wid
     for (int k = 0; k < s->rows; k++) {
         const float32x4_t x = vdupq_n_f32(s->value[k]);
         const uint8_t *p = w + s->row[k] * width;
-        EACH(i, 2 * n) {
-            float32x4_t low, high;
-            if (bits == 32) {
-                const float *v = (const float *)(const void *)(p + 32 * i);
-                low = vld1q_f32(v), high = vld1q_f32(v + 4);
-            } else if (bits == 16) {
-                const float16x8_t half = vreinterpretq_f16_u8(vld1q_u8(p + 16 * i));
-                low = vcvt_f32_f16(vget_low_f16(half)), high = vcvt_f32_f16(vget_high_f16(half));
-            } else {
-                const int8x8_t v = vreinterpret_s8_u8(vld1_u8(p + (bits == 8 ? 8 * i : i / 2 * 8)));
-                const int16x8_t level = vmovl_s8(bits == 8 ? v : vshr_n_s8(i % 2 ? v : vshl_n_s8(v, 4), 4));
-                low = vcvtq_f32_s32(vmovl_s16(vget_low_s16(level))), high = vcvtq_f32_s32(vmovl_s16(vget_high_s16(level)));
-            }
-            a[2 * i] = vfmaq_f32(a[2 * i], x, low);
-            a[2 * i + 1] = vfmaq_f32(a[2 * i + 1], x, high);
+        EACH(i, n) {
+            float32x4_t v[4];
+            widened16(p + 2 * bits * i, bits, v);
+            EACH(j, 4) a[4 * i + j] = vfmaq_f32(a[4 * i + j], x, v[j]);
         }
     }
     EACH(i, 4 * n) {
