@@ -220,7 +220,7 @@ class DeviceOptions(Targeting, Storing):
 
     Attributes:
         policy: one, or several with commas
-        precision: fp32, fp16, int8, int7 … int2, mixed, w8, w4; several with commas
+        precision: fp32, fp16, int8, int7 … int2, mixed, w8, w4, dynamic; several with commas
         runtime: litert, tflite-runtime, onnxruntime or native
         agent: native: the native engine is served by the agent that needs no Python (with --runtime native)
     """

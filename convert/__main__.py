@@ -46,8 +46,8 @@ class Options:
 
     Attributes:
         policy: I, II, III or a bundle's folder; default: all of the zoo
-        bits: 32, 16, 8, 7 … 2 (only native packs them), mixed (8, 4 or 2 by layer), w8 or w4 (weights alone), or
-            several: 32,8,mixed; auto takes for each format the smallest that keeps the return
+        bits: 32, 16, 8, 7 … 2 (only native packs them), mixed (8, 4 or 2 by layer), w8 or w4 (weights alone), dynamic
+            (native), or several: 32,8,mixed; auto takes for each format the smallest that keeps the return
         max_loss: percent of the return that --bits auto may lose
         prefer: take the smallest with --bits auto, or the fastest
         episodes: on which --bits auto compares returns at first (default: 500 of navigation, 10 of images, else 50)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,7 +26,7 @@ from quarl.policy.ladder import Ladder, Loss, Prefer, Rung, read_ladder
 from quarl.policy.pilot import deciding
 from quarl.policy.reading import WEIGHTS_FILE
 from quarl.policy.reference import Floats, forward_float, forward_integer, layer_names
-from quarl.policy.simulate import Simulated, forward_simulated, simulate, stored_weights
+from quarl.policy.simulate import Simulated, forward_simulated, forward_stored, simulate
 from quarl.policy.spec import PROGRAM, ArtifactFormat, PolicySpec, Precision, RuntimeName
 from quarl.train.intervals import Estimate
 
@@ -38,6 +39,7 @@ TRIED = (
     Precision.MIXED,
     Precision.INT8,
     Precision.W4,
+    Precision.DYNAMIC,
     Precision.W8,
     Precision.FP16,
     Precision.FP32,
@@ -147,7 +149,7 @@ def _possible(bundle: Bundle, trained: Precision) -> list[Precision]:
     return [
         precision
         for precision in tried
-        if not impossible(bundle.spec, ArtifactFormat.ONNX, precision)
+        if not all(impossible(bundle.spec, form, precision) for form in ArtifactFormat)
         and (len(bundle.calibration()) or not precision.is_integer)
     ]
 
@@ -161,13 +163,12 @@ def _observations(bundle: Bundle) -> Floats:
 
 def _results(spec: PolicySpec, quantized: Quantized) -> Callable[[Floats], Floats]:
     """Return raw observations (n, observation_size) to results (n, result_size), as its artifacts compute them."""
-    network, stored = quantized.network, quantized.contents.weights
+    network = quantized.network
     if network is not None:
         return lambda rows: forward_integer(spec, network, rows)
     if quantized.program:  # an opaque policy's weights are its artifact
-        stored = {PROGRAM: np.frombuffer(quantized.program, np.uint8)}
-    weights = stored if quantized.program else stored_weights(spec, stored, quantized.precision)
-    return lambda rows: forward_float(spec, weights, rows)
+        return partial(forward_float, spec, {PROGRAM: np.frombuffer(quantized.program, np.uint8)})
+    return forward_stored(spec, quantized.contents.weights, quantized.precision)
 
 
 # --- returns ----------------------------------------------------------------------------------------------------------

@@ -44,8 +44,10 @@ SCHEME = (
 
 
 def impossible(spec: PolicySpec, artifact_format: ArtifactFormat, precision: Precision = Precision.INT8) -> str:
-    """Return why an opaque program has no such artifact; empty where it has, and of any other policy."""
+    """Return why a policy has no such artifact; empty where it has."""
     opaque = spec.network.opaque
+    if precision is Precision.DYNAMIC and artifact_format is not ArtifactFormat.NATIVE:
+        return f"{precision.value} artifacts are of the native engine alone, got {artifact_format.value}."
     if opaque is None or (artifact_format is ArtifactFormat.ONNX and precision in PRECISIONS):
         return ""
     return (
@@ -55,9 +57,10 @@ def impossible(spec: PolicySpec, artifact_format: ArtifactFormat, precision: Pre
 
 
 def require_possible(spec: PolicySpec, precision: Precision) -> None:
-    """Raise QuantizationError if no runtime executes an opaque program in this precision."""
-    if reason := impossible(spec, ArtifactFormat.ONNX, precision):
-        raise QuantizationError(reason, "Type --bits 32, 16 or 8.")
+    """Raise QuantizationError if no runtime executes a policy in this precision."""
+    reasons = [impossible(spec, form, precision) for form in ArtifactFormat]
+    if all(reasons):
+        raise QuantizationError(reasons[0], "Type --bits 32, 16 or 8.")
 
 
 def build(spec: PolicySpec, program: np.ndarray, calibration: Floats, precision: Precision) -> bytes:

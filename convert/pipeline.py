@@ -24,7 +24,7 @@ from quarl.policy.errors import QuantizationError
 from quarl.policy.ladder import require_min_agreement
 from quarl.policy.reading import ArtifactEntry, FileRecord, Parity
 from quarl.policy.reference import IntegerNetwork, WeightBits, Weights
-from quarl.policy.simulate import find_trained_quantizers, quantize_network, stored_weights
+from quarl.policy.simulate import find_trained_quantizers, quantize_network
 from quarl.policy.spec import (
     LARGEST_WEIGHT_BITS,
     PROGRAM,
@@ -160,8 +160,7 @@ def quantize(bundle: Bundle, precision: Precision, recipe: Recipe | None = None)
         return Quantized(precision, contents, reference, network, recipe, warnings)
     # fp32 has to compute what was recorded when the policy was trained.
     recorded = contents.golden.outputs if precision is Precision.FP32 else None
-    used = stored_weights(spec, weights, precision)
-    return Quantized(precision, contents, float_reference(spec, used, observations, recorded))
+    return Quantized(precision, contents, float_reference(spec, weights, observations, recorded, precision))
 
 
 def build(
@@ -330,9 +329,10 @@ def scheme(spec: PolicySpec, candidate: ArtifactCandidate) -> str:
     if candidate.quantized.program and recipe is not None:
         return opaque.SCHEME
     if candidate.quantized.precision.is_weight_only:
-        return (
-            f"weights symmetric per output channel, {candidate.quantized.precision.bits} bits; everything else float32"
-        )
+        is_dynamic = candidate.quantized.precision is Precision.DYNAMIC
+        rest = "activations affine per tensor and decision, 8 bits (of convolutions float32); " if is_dynamic else ""
+        bits = candidate.quantized.precision.bits
+        return f"weights symmetric per output channel, {bits} bits; {rest}everything else float32"
     if recipe is None:
         return "IEEE half weights and biases; normaliser and action scaling float32"
     ends = "" if recipe.ranges is Ranges.MINMAX else f", {recipe.ranges.value}"
@@ -374,6 +374,10 @@ def execution(spec: PolicySpec, candidate: ArtifactCandidate) -> str:
     recipe, floats = candidate.quantized.recipe, floats_between(spec.network)
     if candidate.quantized.precision is Precision.FP32:
         return "float32 arithmetic"
+    if candidate.quantized.precision is Precision.DYNAMIC:
+        rest = "; convolutions float32, their weights widened" if spec.network.convolutions else ""
+        words = "int8 × uint8 → int32 in dense layers, float multiplier of each decision"
+        return f"{words} (the native engine){rest}"
     if recipe is None:
         return f"{_widening(candidate.quantized.precision, candidate.format, spec.network)}; the arithmetic of fp32"
     if candidate.quantized.program:

@@ -29,11 +29,11 @@ from quarl.policy.reference import (
     Trace,
     Weights,
     apply_head,
-    forward_float,
     head_inputs,
     program_variance,
 )
-from quarl.policy.spec import ContinuousHead, PolicySpec
+from quarl.policy.simulate import forward_stored, stored_weights
+from quarl.policy.spec import ContinuousHead, PolicySpec, Precision
 
 # Levels are whole: an output within half a step of the reference's has the reference's level. The half is for what
 # follows the last level, the float rounding of scale · level and of a continuous head's squashing.
@@ -81,19 +81,24 @@ class Reference:
 
 
 def float_reference(
-    spec: PolicySpec, weights: Weights, observations: Floats, outputs: Floats | None = None
+    spec: PolicySpec,
+    weights: Weights,
+    observations: Floats,
+    outputs: Floats | None = None,
+    precision: Precision = Precision.FP32,
 ) -> Reference:
     """Return the reference of a float artifact.
 
     Args:
-        spec: the policy.
-        weights: those that the artifact's stored ones stand for.
+        spec, weights: the policy.
         observations: raw.
         outputs: what was recorded for them when the policy was trained, where it was; else they are computed here.
+        precision: of the artifact.
     """
     if outputs is None:
-        outputs = forward_float(spec, weights, observations, exact=True)
-    tolerance = np.broadcast_to(float_tolerance(spec, weights, observations), outputs.shape)
+        outputs = forward_stored(spec, weights, precision, exact=True)(observations)
+    stored = stored_weights(spec, weights, precision)
+    tolerance = np.broadcast_to(float_tolerance(spec, stored, observations, precision), outputs.shape)
     return Reference(observations, outputs, (outputs,), (tolerance,), tolerance, None)
 
 

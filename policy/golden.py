@@ -14,7 +14,7 @@ from quarl.policy.errors import BundleError
 from quarl.policy.exact import COARSE, LAYER_NORM_EPSILON, Doubles, Floats
 from quarl.policy.exact import product as exact_product
 from quarl.policy.opaque import tolerance as opaque_tolerance
-from quarl.policy.quantize import exactly
+from quarl.policy.quantize import dynamic_scales, exactly
 from quarl.policy.reference import (
     UNIT_ROUNDOFF,
     Weights,
@@ -31,7 +31,7 @@ from quarl.policy.reference import (
     split,
     states_of,
 )
-from quarl.policy.spec import Activation, ContinuousHead, NetworkSpec, PolicySpec
+from quarl.policy.spec import Activation, ContinuousHead, NetworkSpec, PolicySpec, Precision
 
 # --- coverage -------------------------------------------------------------------------------------------------------
 # A unit that no golden vector excites is not checked by any.
@@ -89,7 +89,19 @@ FOREIGN_ROUNDINGS, FOREIGN, MOST_FOREIGN, LEAST_SPAN = 4.0, 1e-5, 0.01, 0.01
 product = partial(exact_product, parts=COARSE)
 
 
-def float_tolerance(spec: PolicySpec, weights: Weights, observations: np.ndarray) -> Doubles:
+FEW = 64
+
+
+def _is_exact(network: NetworkSpec) -> bool:
+    """Return whether all floats between exact sums are the same bits everywhere."""
+    single = Activation.RELU, Activation.LEAKY_RELU, Activation.NONE
+    kinds = {network.activation_of(name) for name in network.hidden_names}
+    return kinds <= set(single) and not (network.layer_norm or network.recurrences or network.convolutions)
+
+
+def float_tolerance(
+    spec: PolicySpec, weights: Weights, observations: np.ndarray, precision: Precision = Precision.FP32
+) -> Doubles:
     """Largest |difference| of each result on these observations, (result_size,), in the outputs' units.
 
     Four standard deviations, of the observation where the output's is largest.
@@ -105,7 +117,8 @@ def float_tolerance(spec: PolicySpec, weights: Weights, observations: np.ndarray
         vector behind an image:    joins with the variance 0
         recurrent layer:           its program's (:func:`program_variance`), the state it is given being exact
 
-    Of an opaque program it is a share of the largest |result|.
+    Of an opaque program it is a share of the largest |result|. Where activations get levels in each decision, of floats
+    that are not the same bits everywhere, some of them may be the next level: one of ``FEW`` inputs of a layer.
     """
     if spec.network.opaque:
         return opaque_tolerance(forward_float(spec, weights, observations))
@@ -113,6 +126,7 @@ def float_tolerance(spec: PolicySpec, weights: Weights, observations: np.ndarray
     x, vector = split(spec, normalise_observations(spec, observations).astype(np.float64))
     variance = np.zeros_like(x)
     states, following = states_of(spec, raw.astype(np.float64), spec.input_size), [np.zeros((len(raw), 0))]
+    flips = precision is Precision.DYNAMIC and not _is_exact(spec.network)
     for index, name in enumerate(layer_names(spec)):
         kernel, bias = (weights[f"{name}/{part}"].astype(np.float64) for part in ("kernel", "bias"))
         if name in states:
@@ -122,6 +136,8 @@ def float_tolerance(spec: PolicySpec, weights: Weights, observations: np.ndarray
             x, variance = _through_convolution(x, variance, kernel, bias, spec.network.convolutions[index].stride)
         else:
             flat, variance = x.reshape(len(x), -1), variance.reshape(len(x), -1)
+            if flips:
+                variance = variance + dynamic_scales(flat)[0] ** 2 / min(len(kernel), FEW)
             rounding = np.sqrt(len(kernel) + 1) * UNIT_ROUNDOFF * (product(np.abs(flat), np.abs(kernel)) + np.abs(bias))
             x, variance = product(flat, kernel) + bias, product(variance, kernel**2) + rounding**2
         if f"{name}/gamma" in weights:

@@ -25,8 +25,8 @@ FLOOR = 0.75  # the help of --accept calls it three quarters
 committed policy, above a policy with another one's weights."""
 LADDER_FILE = "ladder.json"
 LARGEST_LADDER = 1 << 20
-WORTH = 1.25
-"""An integer artifact may be this much larger than one of levels and floats: it is faster, and smaller in memory."""
+WORTH = {Precision.W8: 1.25, Precision.W4: 1.25, Precision.DYNAMIC: 1.1}
+"""How much larger an integer artifact may be than one that computes with floats: it is faster, or smaller in memory."""
 AUTO = "auto"
 """What is typed in place of bits."""
 
@@ -164,7 +164,7 @@ class Ladder:
         def cost(rung: Rung) -> tuple[float, ...]:
             size, bits = float(min(rung.bytes[form] for form in formats if form in rung.bytes)), -rung.precision.bits
             if self.prefer is Prefer.SIZE:
-                return size * (WORTH if rung.precision.is_weight_only else 1.0), bits
+                return size * WORTH.get(rung.precision, 1.0), bits
             counts = (rung.instructions or {}).items()
             return min((n for name, n in counts if name.artifact_format in formats), default=1e18), size, bits
 

@@ -145,6 +145,14 @@ def dequantize_symmetric(levels: NDArray[np.int8], scales: Floats) -> Floats:
     return levels.astype(np.float32) * scales
 
 
+def dynamic_scales(x: Floats) -> tuple[Floats, Floats]:
+    """Return the scale and the level of 0, each (batch, 1), for levels 0 … 255 of each row of x (batch, in)."""
+    low, high = np.minimum(x.min(axis=1), 0), np.maximum(x.max(axis=1), 0)
+    scale = (high - low) / np.float32(255.0)
+    scale = np.where(scale >= SMALLEST_SCALE, scale, np.float32(1.0)).astype(np.float32)[:, None]
+    return scale, np.rint(-low[:, None] / scale)
+
+
 def fake_symmetric(weights: np.ndarray, bits: int, scales: Floats | None = None) -> Floats:
     """Weights (…, out) as they read after n-bit symmetric quantization per output channel, for n from 2 to 31.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -277,6 +278,7 @@ def compute_activations(
     observations: np.ndarray,
     through: Through = lambda tensor, values: values,
     exact: int | None = None,
+    sums: Mapping[str, Callable[[Floats], Floats]] = MappingProxyType({}),
 ) -> list[Floats]:
     """[normalised observation, output of the first layer, …, raw output of the head with the next states behind it].
 
@@ -290,6 +292,7 @@ def compute_activations(
         through: what becomes of each activation tensor before it is used, given its name (``input``, every layer's, and
             :func:`linear_part` of those that :func:`has_linear_part` names): fake quantization.
         exact: COARSE or FINE of :mod:`policy.exact`, with the same bits on every processor; None for float32 sums.
+        sums: x W + b of these dense layers, instead.
     """
     first, vector = split(spec, normalise_observations(spec, observations))
     activations = [through(INPUT, first)]
@@ -299,7 +302,9 @@ def compute_activations(
         if name in states:
             x = through(name, states[name][:, : len(kernel)])
         # y = x W + b;   hidden layers: y = f(y), or y = f(γ (y − mean) / √(var + ε) + β)
-        if kernel.ndim == 4:
+        if name in sums:
+            y = sums[name](x.reshape(len(x), -1))
+        elif kernel.ndim == 4:
             y = _linear(x, kernel, bias, partial(convolve, stride=spec.network.convolutions[index].stride), exact)
         else:
             y = _linear(x.reshape(len(x), -1), kernel, bias, np.matmul, exact)

@@ -25,15 +25,16 @@ What is the paper's (QuaRL) and what is ours:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quarl.policy.errors import QuantizationError
-from quarl.policy.exact import COARSE, Floats
+from quarl.policy.exact import COARSE, FINE, Floats
 from quarl.policy.quantize import (
     FLOAT_BITS,
     LARGEST_SIMULATED_BITS,
@@ -47,6 +48,7 @@ from quarl.policy.quantize import (
     check_finite,
     dequantize_affine,
     dequantize_symmetric,
+    dynamic_scales,
     fake_symmetric,
     linear_map,
     quantize_affine,
@@ -72,6 +74,7 @@ from quarl.policy.reference import (
     as_batch,
     check_weights,
     compute_activations,
+    forward_float,
     grey_levels,
     has_linear_part,
     is_normalised,
@@ -325,6 +328,46 @@ def stored_weights(spec: PolicySpec, weights: Weights, precision: Precision) -> 
         f"{name}/kernel": dequantize_symmetric(q, scales) for name, (q, scales) in levels.items() if scales is not None
     }
     return {**weights, **kernels}
+
+
+def forward_stored(
+    spec: PolicySpec, weights: Weights, precision: Precision, exact: bool = False
+) -> Callable[[NDArray[Any]], Floats]:
+    """Return raw observations (batch, observation_size) to results (batch, result_size) of a float artifact.
+
+    Args:
+        spec, weights: the policy.
+        precision: of the artifact.
+        exact: with the same bits on every processor.
+    """
+    stored = stored_weights(spec, weights, precision)
+    if precision is not Precision.DYNAMIC:
+        return partial(forward_float, spec, stored, exact=exact)
+    levels = {name: stored_kernel(spec, weights, name, precision) for name in layer_names(spec)}
+    sums = {
+        name: partial(dynamic_sums, q, scales, weights[f"{name}/bias"])
+        for name, (q, scales) in levels.items()
+        if scales is not None and q.ndim == 2
+    }
+
+    def forward(rows: NDArray[Any]) -> Floats:
+        activations = compute_activations(spec, stored, rows, exact=FINE if exact else None, sums=sums)
+        return apply_head(spec, activations[-1], exact)
+
+    return forward
+
+
+def dynamic_sums(levels: NDArray[np.int8], scales: Floats, bias: Floats, x: Floats) -> Floats:
+    """Return x W + b (batch, out), x (batch, in) rounded to 256 levels between its least and its largest value.
+
+        u = clip(rint(x / s) + z, 0, 255),   y = float(Σ (u − z) q) · (s · s_c) + b
+
+    with an exact sum, and every other operation rounded to float32 once: the same bits everywhere.
+    """
+    scale, zero = dynamic_scales(x)
+    u = np.clip(np.rint(x / scale) + zero, 0, 255) - zero
+    sums = (u.astype(np.float64) @ levels.astype(np.float64)).astype(np.float32)
+    return sums * (scale * scales) + bias
 
 
 def agreeing_scales(kernel_scales: NDArray[np.float32], input_scale: float, output_scale: float) -> NDArray[np.float32]:

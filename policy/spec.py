@@ -120,22 +120,24 @@ class Precision(Enum):
     W8 = "w8"
     """Weights in 8 bits, one scale per output channel; everything else is float32."""
     W4 = "w4"
+    DYNAMIC = "dynamic"
+    """int8 whose activations get a scale of their own in each decision; everything between the sums is float32."""
 
     @property
     def bits(self) -> int:
         """Bits of one weight; of ``MIXED``, of most."""
-        if self is Precision.MIXED:
-            return Precision.INT4.bits
+        if self in (Precision.MIXED, Precision.DYNAMIC):
+            return (Precision.INT4 if self is Precision.MIXED else Precision.INT8).bits
         return int(self.value.lstrip("fpintw"))
 
     @property
     def is_weight_only(self) -> bool:
-        """Whether weights alone are quantized, and the artifact computes with floats."""
-        return self in (Precision.W8, Precision.W4)
+        """Whether weights alone are stored as levels: activations are floats, or get levels in each decision."""
+        return self in (Precision.W8, Precision.W4, Precision.DYNAMIC)
 
     @property
     def is_integer(self) -> bool:
-        """Whether the artifact computes with integers."""
+        """Whether activations have levels that calibration fixes."""
         return self not in (Precision.FP32, Precision.FP16) and not self.is_weight_only
 
     @property
@@ -150,7 +152,8 @@ class Precision(Enum):
             if precision.bits == bits:
                 return precision
         raise SpecError(
-            f"the precision must be 32, 16, 8 … 2 bits, mixed, w8 or w4, got {bits}.", "Type --bits 8 (make: BITS=8)."
+            f"the precision must be 32, 16, 8 … 2 bits, mixed, w8, w4 or dynamic, got {bits}.",
+            "Type --bits 8 (make: BITS=8).",
         )
 
     @classmethod

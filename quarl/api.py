@@ -36,7 +36,7 @@ PathLike = str | os.PathLike[str]
 PATHS = {"observations", "vecnormalize", "spec", "golden", "output_path"}
 """Options that are paths, which may be given as text."""
 Bits = int | str | Sequence[int | str]
-"""8, 16, 32, 7 … 2, "mixed", "w8", "w4", or several of them."""
+"""8, 16, 32, 7 … 2, "mixed", "w8", "w4", "dynamic", or several of them."""
 
 
 def load(name_or_path: PathLike) -> Policy:

@@ -12,7 +12,7 @@ from quarl.policy.bundle import Bundle
 from quarl.policy.pilot import deciding
 from quarl.policy.quantize import Scheme
 from quarl.policy.reference import apply_head, as_batch, forward_float, forward_integer, normalise, split
-from quarl.policy.simulate import Simulated, Widths, forward_simulated, stored_weights
+from quarl.policy.simulate import Simulated, Widths, forward_simulated, forward_stored
 from quarl.policy.spec import PROGRAM, ArtifactFormat, PolicySpec, Precision
 from quarl.train.algorithms.common.normalisation import ImageScaling
 from quarl.train.networks.forward import Acting
@@ -78,5 +78,4 @@ def reference(bundle: Bundle, precision: Precision) -> Decide:
     if precision.is_integer:
         network = integers(bundle, precision)
         return deciding(spec, lambda observation: forward_integer(spec, network, observation))
-    used = stored_weights(spec, weights, precision)
-    return deciding(spec, lambda observation: forward_float(spec, used, observation))
+    return deciding(spec, forward_stored(spec, weights, precision))

@@ -46,7 +46,7 @@ class Options:
     Attributes:
         task: default: the task that the bundle was trained on
         input_path: bundle: a folder, or a name
-        precision: fp32, fp16, int8 … int2, mixed, w8, w4: evaluate this artifact (default: the float policy)
+        precision: fp32, fp16, int8 … int2, mixed, w8, w4, dynamic: evaluate this artifact (default: the float policy)
         runtime: with --precision: litert (default), tflite-runtime, onnxruntime (of an opaque policy), native
         compare: with --precision: the float policy on the same episodes
         episodes: a preset, or a zone

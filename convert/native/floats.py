@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from quarl.convert.native.layout import BLOCK, CHUNK, FileRecord, LayerRecord
+from quarl.convert.native.layout import BLOCK, CHUNK, DYNAMIC, WIDENED, FileRecord, LayerRecord
 from quarl.convert.native.writer import CELLS, ArtifactFile, check_inputs, pad_with_zeros, put_normaliser
 from quarl.policy import exact
 from quarl.policy.activations import NONLINEARITIES
@@ -63,8 +63,11 @@ def _layer(file: ArtifactFile, spec: PolicySpec, weights: Weights, index: int, p
         multiplier=0 if scales is None else file.put(pad_with_zeros(scales, padded, "<f4")),
         base=0,
         scale=0.0,
-        widened=int(scales is not None),
+        widened=0 if scales is None else WIDENED,
     )
+    if precision is Precision.DYNAMIC and kernel.ndim == 2:
+        record.widened = DYNAMIC
+        record.signed_bias = file.put(pad_with_zeros(matrix.sum(axis=0, dtype=np.int32), padded, "<i4"))
     if kernel.ndim == 4:
         record.height, record.width, record.channels = network.image_shapes(observation_shape(spec))[index]
         record.side, record.stride = kernel.shape[0], network.convolutions[index].stride

@@ -12,6 +12,8 @@ CHUNKS = 4
 """Chunks of a block."""
 BLOCK = 64
 """Outputs of a block of floats."""
+WIDENED, DYNAMIC = 1, 2
+"""Levels that floats multiply, and levels of values that get theirs in each decision."""
 LARGEST_IN = 65_535
 """Most rows of a layer's weights."""
 

@@ -24,7 +24,7 @@ class StaticAgent:
 
     Attributes:
         policy: I, II, III or a bundle's folder
-        bits: 32, 16, 8, 7 … 2, mixed, w8 or w4
+        bits: 32, 16, 8, 7 … 2, mixed, w8, w4 or dynamic
         machine: processor of the device
         output_path: folder; default artifacts/static/NAME-BITS-MACHINE
         json: print one JSON document

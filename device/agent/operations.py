@@ -117,7 +117,7 @@ class Hello:
 class Load:
     """verify an artifact (hash, spec, every golden vector) and serve it; a refused one leaves the old one serving"""
 
-    precision: Precision = _field(_choice(Precision), "fp32, fp16, int8, int7 … int2, mixed, w8, w4")
+    precision: Precision = _field(_choice(Precision), "fp32, fp16, int8, int7 … int2, mixed, w8, w4, dynamic")
     runtime: RuntimeName | None = _field(
         _optional(_choice(RuntimeName)), "null (the preferred installed one), or its name", None
     )

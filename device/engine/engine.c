@@ -33,19 +33,10 @@ struct native {
 };
 
 /* ---- checking ------------------------------------------------------------------------------------------------------ */
-/* Whether every weight is one that this many bits may hold, -127 ... 127 or -1 ... 1: more would leave the kernels' sums. */
-static int are_weights(const uint8_t *w, size_t n, uint32_t bits)
-{
-    unsigned beyond = 0;
-    if (bits == 8) for (size_t i = 0; i < n; i++) beyond |= w[i] == 128;
-    if (bits == 2) for (size_t i = 0; i < n; i++) beyond |= w[i] & w[i] >> 1 & 0x55;
-    return !beyond;
-}
-
 /* Sizes alone, so that nothing behind it can overflow. */
 static enum native_error check_layer(const struct native_file *f, const struct native_layer *y)
 {
-    if ((y->bits & (y->bits - 1)) || y->bits < 2 || y->bits > 32 || y->widened > 1 || is_float(y) != is_float(f->layer)) return NATIVE_BAD_LAYER;
+    if ((y->bits & (y->bits - 1)) || y->bits < 2 || y->bits > 32 || y->widened > NATIVE_DYNAMIC || is_float(y) != is_float(f->layer)) return NATIVE_BAD_LAYER;
     const uint32_t chunk = is_float(y) ? NATIVE_CHUNK : 8 * NATIVE_CHUNK / y->bits;
     if (y->in == 0 || y->in > NATIVE_LARGEST_IN || y->out == 0 || y->out > NATIVE_LARGEST_ELEMENTS) return NATIVE_BAD_SIZE;
     if (y->padded != (y->out + chunk - 1) / chunk * chunk) return NATIVE_BAD_LAYER;
@@ -215,6 +206,7 @@ static uint64_t lay_out(struct native *e, const struct native_file *f)
         sums = y->padded > sums ? y->padded : sums;
         if (y->gamma && y->out > wide) wide = y->out;
         if (is_conv(y) && y->in > window) window = y->in;
+        if (y->widened == NATIVE_DYNAMIC && y->in > low) low = y->in;
     }
     elements += 256 + SLACK;        /* the outputs that fill a last chunk */
     const uint64_t most = rows;
@@ -399,13 +391,28 @@ static const int32_t *bias_of(const struct native *e, const struct native_layer 
 /* How much the sums of 4 and 2 bits are too large, of values with this sum. */
 static int32_t excess(const struct native_layer *y, int32_t sum) { return y->bits == 8 ? 0 : (y->bits == 4 ? 8 : 1) * sum; }
 
+/* The sums of a layer whose values get levels of their own. */
+static void multiply_levels(struct native *e, const struct native_layer *y, const float *x, float *sums)
+{
+    const struct native_file *f = e->file;
+    int zero;
+    const float scale = to_levels(x, y->in, e->low, &zero);
+    e->mode[y - f->layer] = zero ? NATIVE_DENSE : NATIVE_SPARSE; /* of which few are 0, and 0 as a rule many */
+    multiply(e, y, e->low, 0, y->in, 0, y->padded);
+    const int is_signed = takes_signed(e, y);
+    scale_sums((const void *)e->acc, (uint32_t)(zero - 128 * is_signed), at(f, y->signed_bias), scale, at(f, y->multiplier), at(f, y->bias), y->padded, sums);
+}
+
 /* apply, of floats. */
 static void apply_floats(struct native *e, const struct native_layer *y, const float *x, float *stored)
 {
     const struct native_file *f = e->file;
-    const int rows = compact_floats(x, y->in, e->list.row, e->value);
-    const struct native_floats sums = {at(f, y->weights), at(f, y->bias), at(f, y->multiplier), e->list.row, e->value, (int)y->bits, (int)y->in, (int)y->padded, rows};
-    e->set->multiply_floats(&sums, stored);
+    if (y->widened == NATIVE_DYNAMIC) multiply_levels(e, y, x, stored);
+    else {
+        const int rows = compact_floats(x, y->in, e->list.row, e->value);
+        const struct native_floats sums = {at(f, y->weights), at(f, y->bias), at(f, y->multiplier), e->list.row, e->value, (int)y->bits, (int)y->in, (int)y->padded, rows};
+        e->set->multiply_floats(&sums, stored);
+    }
     if (y->gamma) normalise_floats(stored, y->out, at(f, y->gamma), at(f, y->beta), e->wide);
     activate_floats(y->activation, stored, y->out, y->slope);
 }

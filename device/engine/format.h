@@ -32,8 +32,14 @@ struct native_layer {               /* 128 bytes */
     float slope;                    /* of a LeakyReLU behind it */
     uint32_t dense;                 /* 1: all rows are multiplied, unless the device measured that it is slower */
     uint32_t cell;                  /* enum native_cell: the layer takes a hidden state; the sums before it are the gates' other half */
-    uint32_t widened;               /* 1: weights of 4 or 8 bits are multiplied by floats, and their sums by `multiplier` */
+    uint32_t widened;               /* enum native_widening, of 4 or 8 bits in a file of floats: sums are multiplied by `multiplier` */
     uint32_t pad[4];
+};
+
+enum native_widening {
+    NATIVE_LEVELS,
+    NATIVE_WIDENED,                 /* weights are multiplied by floats */
+    NATIVE_DYNAMIC                  /* values become levels of their own scale in each decision; signed_bias: sums of weights */
 };
 
 enum native_cell { NATIVE_FEEDS_FORWARD, NATIVE_GRU, NATIVE_LSTM };

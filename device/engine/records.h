@@ -48,5 +48,14 @@ static int are_finite(const struct native_file *f, uint32_t offset, size_t n)
     return 1;
 }
 
+/* Whether every weight is one that this many bits may hold, -127 ... 127 or -1 ... 1: more would leave the kernels' sums. */
+static int are_weights(const uint8_t *w, size_t n, uint32_t bits)
+{
+    unsigned beyond = 0;
+    if (bits == 8) for (size_t i = 0; i < n; i++) beyond |= w[i] == 128;
+    if (bits == 2) for (size_t i = 0; i < n; i++) beyond |= w[i] & w[i] >> 1 & 0x55;
+    return !beyond;
+}
+
 static int is_positive(float x) { return x > 0.0f && x <= 3.4028235e38f; }
 #endif

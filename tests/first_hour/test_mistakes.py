@@ -31,7 +31,7 @@ WRONG = {  # what is typed: what must be said of it
     "make nope": "no target 'nope'. Type: make",
     "make train": r"Which policy\? Type: make train POLICY=I",
     "make train POLICY=IV": r'Invalid value "IV" for --policy.*"I", "II", "III".*\n  next: .*quarl train --help',
-    "make convert BITS=9": "32, 16, 8 … 2 bits, mixed, w8 or w4, got 9",
+    "make convert BITS=9": "32, 16, 8 … 2 bits, mixed, w8, w4 or dynamic, got 9",
     "make convert POLICY=nope": NO_POLICY.format("nope"),
     "make deploy POLICY=I RUNTIME=foo": "tflite-runtime, litert, onnxruntime, .*'foo'.*\n  next",
     "make deploy POLICY=I TARGET=pi@@pi": "TARGET='pi@@pi'.*Allowed: local, host, user@host.*\n  next: ",

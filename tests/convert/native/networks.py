@@ -9,20 +9,19 @@ import numpy as np
 
 from quarl.convert.native.floats import float_artifact
 from quarl.convert.native.writer import native_artifact
+from quarl.convert.reference import float_reference
 from quarl.device.engine.building import library
 from quarl.device.engine.engine import Engine, Mode
-from quarl.policy.golden import float_tolerance
 from quarl.policy.reference import (
     IntegerNetwork,
     Weights,
     apply_head,
-    forward_float,
     forward_layer,
     head_inputs,
     input_levels,
     join,
 )
-from quarl.policy.simulate import quantize_network, stored_weights
+from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import (
     Activation,
     ContinuousHead,
@@ -210,9 +209,10 @@ class FloatCase:
 
 def float_case(spec: PolicySpec, weights: Weights, rows: np.ndarray, precision: Precision) -> FloatCase:
     """What the parity gate asks of a precision of floats."""
-    used = stored_weights(spec, weights, precision)
-    outputs, tolerance = forward_float(spec, used, rows, exact=True), float_tolerance(spec, used, rows)
-    return FloatCase(spec, weights, float_artifact(spec, weights, precision), rows, outputs, tolerance)
+    reference = float_reference(spec, weights, rows, precision=precision)
+    return FloatCase(
+        spec, weights, float_artifact(spec, weights, precision), rows, reference.outputs, reference.tolerance[0]
+    )
 
 
 def random_floats(spec: PolicySpec, precision: Precision, seed: int = 0) -> FloatCase:

@@ -30,8 +30,8 @@ ARTIFACTS = (
     *("picture and vector", "picture and vector, 2 bits", "picture, tanh", "each its own, 4 bits", "everything"),
     *("gru", "lstm", "three", "normalised"),
     *(f"fp32 {name}" for name in ("norm", "leaky", "limited tanh", "lstm", "picture")),
-    *(f"fp16 {name}" for name in ("relu", "no vector")),
-    *("w8 gru", "w4 norm", "w8 picture"),
+    "fp16 no vector",
+    *("w8 gru", "w4 norm", "w8 picture", "dynamic relu", "dynamic lstm"),
 )
 
 

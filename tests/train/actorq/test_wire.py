@@ -14,7 +14,7 @@ from quarl.convert.reference import float_reference
 from quarl.policy.errors import PolicyError, QuantizationError
 from quarl.policy.quantize import fake_symmetric, to_fp16
 from quarl.policy.reference import choose_actions, forward_integer
-from quarl.policy.simulate import quantize_network, stored_weights
+from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import ArtifactFormat, Normaliser, PolicySpec, Precision, RuntimeName, weight_shapes
 from quarl.train.actorq.settings import BITS
 from quarl.train.actorq.wire import Published, WireError, publish, quantization_error, unpack_artifact
@@ -57,7 +57,7 @@ def test_every_pair_of_bits_acts_as_the_reference_says(
         # Of the squashing in float; logits are whole steps, and the step is far above it.
         tolerance: float | np.ndarray = 1e-5
     else:
-        reference = float_reference(spec, stored_weights(spec, used, Precision.from_bits(quantize)), observations)
+        reference = float_reference(spec, used, observations, precision=Precision.from_bits(quantize))
         expected, tolerance = reference.outputs, reference.tolerance
     assert (np.abs(execution.outputs - expected) <= tolerance).all()
     if spec.is_discrete:
