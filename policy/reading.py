@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import mmap
 import os
 import re
 import stat
@@ -15,8 +16,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import import_module
+from io import BufferedReader
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Optional, TypeVar
+from typing import TYPE_CHECKING, Any, Optional, TypeVar
 
 from quarl.policy import json_values
 from quarl.policy.errors import BundleError, SpecError
@@ -404,6 +406,31 @@ def read_verified(path: Path, record: FileRecord, largest: int) -> bytes:
     return data
 
 
+def map_verified(path: Path, record: FileRecord, largest: int, *, in_place: bool) -> mmap.mmap:
+    """Return the bytes of a file as :func:`read_verified` does, at the beginning of a page, in private memory.
+
+    Args:
+        path, record, largest: as there.
+        in_place: map the file itself, which nobody may write to or cut off from then on: these bytes would change with
+            it, and where there are none any more reading them ends the process.
+
+    Raises:
+        BundleError: as :func:`read_verified`.
+    """
+    _refuse_large(path, record.size, largest)
+    with _open_regular(path) as (stream, size):
+        _compare_sizes(path, size, record)
+        if in_place and size:  # nothing cannot be mapped
+            # A private mapping that may be written to, though nobody does: ctypes tells the address of no other.
+            data = mmap.mmap(stream.fileno(), size, access=mmap.ACCESS_COPY)
+        else:
+            data = mmap.mmap(-1, max(size, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            _compare_sizes(path, stream.readinto(data) if size else 0, record)
+    with memoryview(data) as view:
+        _compare_hashes(path, new_sha256(view[:size]).hexdigest(), record)
+    return data
+
+
 def verify(path: Path, record: FileRecord, largest: int) -> None:
     """Check a file as :func:`read_verified` does, a block at a time: the agent's peak memory is measured."""
     _refuse_large(path, record.size, largest)
@@ -418,7 +445,7 @@ def verify(path: Path, record: FileRecord, largest: int) -> None:
 
 
 @contextmanager
-def _open_regular(path: Path, follow_links: bool = False) -> Iterator[tuple[BinaryIO, int]]:
+def _open_regular(path: Path, follow_links: bool = False) -> Iterator[tuple[BufferedReader, int]]:
     """Open a regular file; yield it with its size in bytes."""
     try:
         initial_status = _status(path, follow_links)
@@ -880,6 +907,10 @@ class BundleFiles:
     def artifact_data(self, entry: ArtifactEntry) -> bytes:
         """Return the bytes of an artifact, verified against the manifest."""
         return read_verified(self.path / entry.file, entry.record, self._largest(entry.file))
+
+    def map_artifact(self, entry: ArtifactEntry, *, in_place: bool) -> mmap.mmap:
+        """Return the bytes of an artifact, verified, as :func:`map_verified` does."""
+        return map_verified(self.path / entry.file, entry.record, self._largest(entry.file), in_place=in_place)
 
     def data(self, name: str) -> bytes:
         """Return the bytes of a file that the manifest lists, verified."""

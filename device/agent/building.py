@@ -58,12 +58,13 @@ def _ensure_compiled(name: str, machine: str, library: str, options: tuple[str, 
     target = [word.replace("linux-none", f"linux-{system}") for word in TARGETS[machine]]
     flags = [*target, *FLAGS, *options, "-I."]
     made_of = building.fingerprint("agent/*.[ch]", "loop/*.[ch]") + header() + repr(flags)
-    path = building.KEPT / f"{name}-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}"
+    build = hashlib.sha256(made_of.encode()).hexdigest()
+    path = building.KEPT / f"{name}-{build[:16]}"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         with lock_folder(path.parent), tempfile.TemporaryDirectory() as scratch:
             if not path.exists():
-                Path(scratch, "constants.h").write_text(header())
+                Path(scratch, "constants.h").write_text(f'{header()}#define BUILD "{build}"\n')
                 content = building.compile_with_options(building.HERE, [*flags, f"-I{scratch}"], sources, machine)
                 write_atomically(path, content, mode=0o755)
     return path

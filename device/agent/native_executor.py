@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import mmap
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,14 +26,14 @@ class NativeExecutor:
         AgentError: BAD_FIELD: more threads than it takes.
     """
 
-    def __init__(self, module: Any, model: Path | bytes, spec: PolicySpec, threads: int) -> None:
+    def __init__(self, module: Any, model: Path | bytes | mmap.mmap, spec: PolicySpec, threads: int) -> None:
         if threads > module.MOST_THREADS:
             raise AgentError(
                 ErrorCode.BAD_FIELD,
                 f"threads must be 1 to {module.MOST_THREADS} for the native engine, got {threads}.",
                 f"Load it with threads={module.MOST_THREADS}, or fewer.",
             )
-        artifact = model if isinstance(model, bytes) else model.read_bytes()
+        artifact = model.read_bytes() if isinstance(model, Path) else model
         self._output_size = spec.output_size
         self._library: Path = module.library()
         self._engine = module.Engine(self._library, artifact, spec.observation_size, spec.result_size, threads)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import mmap
 import os
 import sys
 from pathlib import Path
@@ -100,13 +101,13 @@ def way_to_install(name: RuntimeName) -> str:
     return f"Type: pip install {name.distribution}" if name.distribution else "Deploy the policy with RUNTIME=native."
 
 
-def open_artifact(name: RuntimeName, model: Path | bytes, spec: PolicySpec, threads: int = 1) -> Executor:
+def open_artifact(name: RuntimeName, model: Path | bytes | mmap.mmap, spec: PolicySpec, threads: int = 1) -> Executor:
     """Load an artifact into a runtime.
 
     Args:
         name: the runtime.
         model: the artifact's bytes, verified; or its path, which a runtime maps, so that whoever changes the file
-            changes what is decided.
+            changes what is decided; or for the native engine a mapping of its bytes, verified.
         spec: the policy; the graph's inputs and outputs must be its.
         threads: threads of the runtime.
 
@@ -124,6 +125,7 @@ def open_artifact(name: RuntimeName, model: Path | bytes, spec: PolicySpec, thre
             return NativeExecutor(module, model, spec, threads)
         from quarl.device.agent.graph_executors import LiteExecutor, OnnxExecutor
 
+        assert not isinstance(model, mmap.mmap)
         if name is RuntimeName.ONNXRUNTIME:
             return OnnxExecutor(module, model, spec, threads)
         return LiteExecutor(module, model, spec, threads)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import math
+import mmap
 import time
 from array import array
 from collections.abc import Sequence
@@ -250,7 +251,8 @@ def load(path: Path, request: Load, threads: int, log: MemoryLog, manifest: str 
     built_from = time.perf_counter_ns()
     count = request.threads or threads
     # These very bytes are verified and executed: the file may change, and be cut off, whenever it likes.
-    executor = open_artifact(runtime, bundle.artifact_data(entry), bundle.spec, count)
+    model = map_artifact(bundle, entry) if runtime is RuntimeName.NATIVE else bundle.artifact_data(entry)
+    executor = open_artifact(runtime, model, bundle.spec, count)
     built = time.perf_counter_ns()
     observations: list[Input] = [executor.input(row) for row in rows]
     try:
@@ -290,6 +292,21 @@ def load(path: Path, request: Load, threads: int, log: MemoryLog, manifest: str 
         rows=rows,
         observations=observations,
     )
+
+
+def map_artifact(bundle: BundleFiles, entry: ArtifactEntry) -> mmap.mmap:
+    """Return a native artifact's verified bytes as the engine takes them without a copy of its own.
+
+    Of a release its file is mapped. Nobody writes to it again: another release is another folder that a link is
+    switched to, and a file that is removed stays as long as it is mapped. A bundle in a checkout, or an upload that is
+    checked, is read instead: cut off while it is mapped, its file would end the agent with SIGBUS.
+
+    Raises:
+        BundleError: the file is missing, damaged or tampered with.
+    """
+    from quarl.device.engine import modes
+
+    return bundle.map_artifact(entry, in_place=modes.find_kept_file(bundle.path) is not None)
 
 
 def check_simulator(spec: PolicySpec) -> None:

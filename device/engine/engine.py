@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import mmap
 import struct
 import threading
 import weakref
@@ -49,20 +50,23 @@ OUTPUTS_AT, STATE_AT = 20, 92
 
 
 class _Room:
-    """Bytes at a multiple of a cache line, all 0; those that nobody writes to take no memory.
+    """Bytes at the beginning of a page, so at a multiple of a cache line, all 0 where they are not given; those that
+    nobody writes to take no memory.
 
     Attributes:
         address, size: where they are, and how many.
-        content: they, with what aligns them.
+        content: they; of ``bytes`` that are given a copy.
     """
 
-    def __init__(self, size: int, content: bytes = b"") -> None:
+    def __init__(self, size: int, content: bytes | mmap.mmap = b"") -> None:
         self.size = size
-        self.content = bytearray(size + LINE)
-        self._held = (ctypes.c_char * len(self.content)).from_buffer(self.content)
-        begin = ctypes.addressof(self._held)
-        self.address = begin + -begin % LINE
-        ctypes.memmove(self.address, content, len(content))
+        if isinstance(content, mmap.mmap):
+            self.content = content
+        else:
+            self.content = mmap.mmap(-1, max(size, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            self.content[: len(content)] = content
+        self._held = ctypes.c_char.from_buffer(self.content)  # which keeps it from being unmapped
+        self.address = ctypes.addressof(self._held)
 
 
 class _Bound(ctypes.Structure):
@@ -86,13 +90,19 @@ class Engine:
     """
 
     def __init__(
-        self, library: Path, artifact: bytes, observation_size: int, result_size: int, threads: int = 1
+        self,
+        library: Path,
+        artifact: bytes | mmap.mmap,
+        observation_size: int,
+        result_size: int,
+        threads: int = 1,
     ) -> None:
         """Check and prepare an artifact.
 
         Args:
             library: of :func:`device.engine.building.library`.
-            artifact: the file's bytes.
+            artifact: the file's bytes, which are copied; or what :func:`policy.reading.map_verified` returns, which is
+                used as it is.
             observation_size, result_size: of the policy, states included.
             threads: number of threads that decide together where layers are large enough for it, 1 to ``MOST_THREADS``.
 

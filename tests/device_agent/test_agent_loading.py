@@ -99,6 +99,8 @@ def test_a_release_keeps_how_its_layers_are_faster_beside_the_releases(
     for _ in range(2):
         agent = start_agent(release / "bundle")
         agent.ask("load", precision="int8", runtime="native")
+        mapped = Path(f"/proc/{agent.process.pid}/maps").read_text()
+        assert str(release / "bundle" / "int8.native") in mapped, "of a release it is not copied"
         replies.append(agent.ask("act", observations=fresh_observations.tolist())["outputs"])
         kept = (release.parent.parent / "native-modes.json").read_bytes()
         replies.append(kept)

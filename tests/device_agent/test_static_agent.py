@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import platform
 import shutil
 import struct
@@ -23,6 +24,7 @@ from quarl.device.agent.building import agent as agent_for
 from quarl.device.agent.constants import header
 from quarl.device.agent.measure import PERCENTILES, Statistics, compute_required_runs
 from quarl.device.agent.operations import OPERATIONS
+from quarl.device.deploy.static_agent.release import STARTER_TEXT
 from quarl.device.engine.building import HERE
 from quarl.policy.bundle import Bundle
 from quarl.policy.places import ZOO
@@ -130,6 +132,69 @@ def test_it_decides_as_the_agent_in_python_does(agent: StaticAgent, bundle: Bund
     finally:
         usual.process.kill()
         usual.process.wait()
+
+
+def vectors_of(*words: object) -> int:
+    """How many golden vectors a started agent checks in a load."""
+    running = StaticAgent(*words)
+    loaded = running.ask("load", precision="int8")
+    assert loaded["golden"]["action_agreement"] == 1.0
+    assert running.end() == 0
+    return int(loaded["golden"]["vectors"])
+
+
+def test_what_passed_all_golden_vectors_is_checked_with_fewer(
+    program: tuple[object, ...], bundle: Bundle, pack: Path, tmp_path: Path
+) -> None:
+    passed, every = tmp_path / "golden-passed", len(bundle.golden().observations)
+    knowing = (*program, pack, f"--passed={passed}")
+    assert (vectors_of(*knowing), vectors_of(*knowing), vectors_of(*program, pack)) == (every, 32, every)
+    record = passed.read_bytes()
+    assert bytes.fromhex(bundle.manifest.artifacts["int8.native"].record.sha256) in record
+    boot = Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()
+    assert record.count(boot) == 1, "a copy of the card proves nothing on another device"
+    for other in (record[:-1], b"", record.replace(boot, boot[::-1]), bytes([record[0] ^ 1]) + record[1:]):
+        passed.write_bytes(other)
+        assert vectors_of(*knowing) == every
+        assert passed.read_bytes() == record
+    data = bytearray(pack.read_bytes())
+    data[struct.unpack_from("<I", data, 16 + 8 * 12)[0]] ^= 1  # the first tolerance, by its last bit
+    (tmp_path / command.PACK).write_bytes(data)
+    assert vectors_of(*program, tmp_path / command.PACK, f"--passed={passed}") == every, "these are other vectors"
+    passed.unlink()
+    passed.symlink_to(tmp_path / "elsewhere")
+    assert (vectors_of(*knowing), (tmp_path / "elsewhere").exists()) == (every, False)
+
+
+def test_what_passed_before_is_refused_once_it_computes_wrongly(
+    program: tuple[object, ...], pack: Path, tmp_path: Path
+) -> None:
+    passed, damaged, data = tmp_path / "golden-passed", tmp_path / command.PACK, bytearray(pack.read_bytes())
+    vectors_of(*program, pack, f"--passed={passed}")
+    (artifact,) = struct.unpack_from("<I", data, 16)
+    data[artifact + 4096] ^= 1
+    damaged.write_bytes(data)
+    running = StaticAgent(*program, damaged, f"--passed={passed}")
+    refused = running.raw(b'{"op": "load", "precision": "int8"}')
+    assert refused["error"]["code"] == "bundle" and "its hash is another" in refused["error"]["message"]
+    assert running.end() == 0
+
+
+@pytest.mark.parametrize("place", ["releases", "incoming"])
+def test_only_a_loop_of_a_release_is_told_what_passed(place: str, tmp_path: Path) -> None:
+    folder = tmp_path / place / "0001-a"
+    folder.mkdir(parents=True)
+    (folder / "run-agent").write_text(STARTER_TEXT)
+    words = []
+    for arguments in (["loop", "--rate=20"], ["--threads=1"]):
+        started = ["sh", str(folder / "run-agent"), *arguments]
+        environment = {"PATH": os.environ["PATH"], "QUARL_AGENT": "echo", "QUARL_PACK": "PACK"}
+        words.append(
+            subprocess.run(started, env=environment, check=True, capture_output=True, text=True).stdout.split()
+        )
+    in_release = [f"--passed={tmp_path}/golden-passed", "loop", "--release=0001-a", "--rate=20"]
+    wanted = in_release if place == "releases" else ["loop", "--release=", "--rate=20"]
+    assert words == [["PACK", *wanted], ["PACK", "--threads=1"]]
 
 
 def test_what_it_measures_is_what_the_protocol_says(agent: StaticAgent, bundle: Bundle, pack: Path) -> None:

@@ -22,6 +22,7 @@ from quarl.policy.reading import (
     SPEC_FILE,
     WEIGHTS_FILE,
     FileRecord,
+    map_verified,
     read_verified,
     verify,
 )
@@ -83,6 +84,23 @@ def test_a_damaged_file_is_refused_by_name(bundle: Bundle, name: str) -> None:
     else:
         with pytest.raises(BundleError, match=f"{name} is missing"):
             Bundle.load(bundle.path)
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_what_is_mapped_has_been_verified(in_place: bool, tmp_path: Path) -> None:
+    path, data = tmp_path / "int8.native", bytes(range(256)) * 40
+    for content in (data, b""):
+        path.write_bytes(content)
+        mapped = map_verified(path, FileRecord.of(content), 10**6, in_place=in_place)
+        assert mapped[: len(content)] == content
+    for content, wrong in (
+        (data[:-1], "is truncated"),
+        (data + b"0", "is too long"),
+        (data[::-1], "was tampered with"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(BundleError, match=wrong):
+            map_verified(path, FileRecord.of(data), 10**6, in_place=in_place)
 
 
 def test_each_file_is_read_once_and_its_arrays_are_read_only(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ wheels.py    unpacks wheels and compares them, on a device with Python
                                       bundle/, release and release.sig (what was signed), mark.json
 ~/quarl/policies/POLICY/current       symbolic link to one of them, switched by rename(2)
 ~/quarl/policies/POLICY/trial         while a release is on trial: symbolic link to the one to go back to
+~/quarl/policies/POLICY/golden-passed  what passed all golden vectors in an agent without Python; left alone
 ~/quarl/policies/POLICY/native-modes.json  what an agent measured of the native engine; left alone
 ~/quarl/services/                     what serves policies in loops, and how each is served (POLICY.settings)
 ~/quarl/run/POLICY.sock               where a policy's loop listens

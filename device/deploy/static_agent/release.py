@@ -24,6 +24,8 @@ if [ "$1" = loop ]; then
   [ "${{releases##*/}}" != releases ] || release=${{here##*/}}
   shift
   set -- loop --release="$release" "$@"
+  # Started again, it proves less; a deployment's check, which is no loop, all.
+  [ -z "$release" ] || set -- --passed="${{releases%/*}}/golden-passed" "$@"
 fi
 exec "${{QUARL_AGENT:-$here/{PROGRAM}}}" "${{QUARL_PACK:-$here/{PACK}}}" "$@"
 """

@@ -257,12 +257,17 @@ int main(int count, char **words)
 {
     static const char USAGE[] =
         "policy-agent policy.pack [--threads=1]: one JSON object a line. Try {\"op\": \"help\"}\n"
+        "policy-agent policy.pack --passed=FILE ...: fewer golden vectors where FILE says that all passed before\n"
         "policy-agent policy.pack loop --help: in a robot's loop\n"
         SUPERVISE_USAGE ": keeps a loop running\n"
         ASK_USAGE ": prints a loop's reply\n";
     if (count >= 2 && !strcmp("supervise", words[1])) return supervise(count - 2, words + 2);
     if (count >= 2 && !strcmp("ask", words[1])) return ask(count - 2, words + 2);
     agent.began_ns = now_ns();
+    if (count >= 3 && !strncmp("--passed=", words[2], 9)) {
+        agent.passed = words[2] + 9;
+        words[2] = words[1], words++, count--;
+    }
     const int in_loop = count >= 3 && !strcmp("loop", words[2]);
     int is_known = count >= 2;
     for (int i = 2; i < count && !in_loop; i++) is_known &= !strcmp("--threads=1", words[i]);

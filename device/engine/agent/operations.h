@@ -14,6 +14,7 @@ struct agent {
     int64_t began_ns, ready_ns;     /* the process, and its first request; 0 before that */
     int64_t decisions, baseline_bytes;
     int has_ended;
+    const char *passed;             /* the file of what passed all golden vectors; NULL: all are checked at each load */
 };
 extern struct agent agent;
 

@@ -16,28 +16,35 @@ static void sha256_block(uint32_t h[8], const unsigned char *p)
         0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
         0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2,
     };
-    uint32_t w[64];
+    uint32_t w[16], s[8];           /* the last words of the schedule: those of all rounds would not stay near */
     for (int i = 0; i < 16; i++, p += 4)
         w[i] = (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
-    for (int i = 16; i < 64; i++) {
-        const uint32_t x = w[i - 15], y = w[i - 2];
-        w[i] = w[i - 16] + (rotate(x, 7) ^ rotate(x, 18) ^ x >> 3) + w[i - 7]
-               + (rotate(y, 17) ^ rotate(y, 19) ^ y >> 10);
-    }
-    uint32_t s[8];
     memcpy(s, h, sizeof s);
-/* Round i + k, 0 <= k < 8: instead of the state, its names move on, so that it stays in registers. */
+    uint32_t differ = s[1] ^ s[2];  /* of the majority, which the round before has computed */
+/* Round i + k, 0 <= k < 16: instead of the state, its names move on, so that it stays in registers. */
 #define S(n) s[((n) - k) & 7]
 #define ROUND(k_) \
     { \
         enum { k = k_ }; \
-        S(7) += (rotate(S(4), 6) ^ rotate(S(4), 11) ^ rotate(S(4), 25)) + (S(6) ^ (S(4) & (S(5) ^ S(6)))) + K[i + k] + w[i + k]; \
+        S(7) += (rotate(S(4), 6) ^ rotate(S(4), 11) ^ rotate(S(4), 25)) + (S(6) ^ (S(4) & (S(5) ^ S(6)))) + K[i + k] + w[k]; \
         S(3) += S(7); \
-        S(7) += (rotate(S(0), 2) ^ rotate(S(0), 13) ^ rotate(S(0), 22)) + ((S(0) & S(1)) | (S(2) & (S(0) | S(1)))); \
+        const uint32_t next = S(0) ^ S(1); \
+        S(7) += (rotate(S(0), 2) ^ rotate(S(0), 13) ^ rotate(S(0), 22)) + (S(1) ^ (differ & next)); \
+        differ = next; \
     }
-    for (int i = 0; i < 64; i += 8) {
-        ROUND(0) ROUND(1) ROUND(2) ROUND(3) ROUND(4) ROUND(5) ROUND(6) ROUND(7)
-    }
+#define NEXT_ROUND(k) \
+    { \
+        const uint32_t x = w[(k + 1) & 15], y = w[(k + 14) & 15]; \
+        w[k] += (rotate(x, 7) ^ rotate(x, 18) ^ x >> 3) + w[(k + 9) & 15] + (rotate(y, 17) ^ rotate(y, 19) ^ y >> 10); \
+    } \
+    ROUND(k)
+#define EACH(DO) \
+    DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7) DO(8) DO(9) DO(10) DO(11) DO(12) DO(13) DO(14) DO(15)
+    enum { i = 0 };
+    EACH(ROUND)
+    for (int i = 16; i < 64; i += 16) { EACH(NEXT_ROUND) }
+#undef EACH
+#undef NEXT_ROUND
 #undef ROUND
 #undef S
     for (int i = 0; i < 8; i++) h[i] += s[i];
