@@ -26,7 +26,8 @@ struct native {
     float *next;                    /* states */
     uint8_t *low;                   /* these four as struct native_windows has them */
     uint32_t *large;
-    int8_t *quads[MOST_LAYERS];     /* NULL of a dense layer, or where no set takes several windows */
+    int8_t *quads[MOST_LAYERS];     /* NULL where no set here takes the layer's weights so */
+    int32_t *signed_bias[MOST_LAYERS]; /* bias + 128 * the sum of an output's weights, for a set that takes_dense */
     uint8_t *heavy[MOST_LAYERS];
     uint8_t mode[MOST_LAYERS];
     struct native_team team;
@@ -157,6 +158,9 @@ extern const struct native_kernel_set native_plain;
 extern const struct native_kernel_set native_avx2, native_avx512;
 #elif defined __ARM_NEON
 extern const struct native_kernel_set native_neon;
+#if defined NATIVE_DOT
+extern const struct native_kernel_set native_dot;
+#endif
 #endif
 
 /* The set with this number among those that run here; NULL behind the last. */
@@ -166,6 +170,9 @@ static const struct native_kernel_set *set_of(unsigned number)
 #if defined __x86_64__
         &native_avx512, &native_avx2,
 #elif defined __ARM_NEON
+#if defined NATIVE_DOT
+        &native_dot,
+#endif
         &native_neon,
 #endif
         &native_plain};
@@ -174,12 +181,17 @@ static const struct native_kernel_set *set_of(unsigned number)
     return 0;
 }
 
-/* Whether some set here takes several windows of a convolution at once. */
-static int takes_windows(void)
+/* The first set here that takes weights in quads; all such sets take them alike. NULL: there is none. */
+static const struct native_kernel_set *set_of_quads(void)
 {
     const struct native_kernel_set *set;
-    for (unsigned i = 0; (set = set_of(i)); i++) if (set->convolve) return 1;
+    for (unsigned i = 0; (set = set_of(i)); i++) if (set->convolve) return set;
     return 0;
+}
+
+static int takes_quads_of(const struct native_kernel_set *set, const struct native_layer *y)
+{
+    return set && !is_float(y) && (is_conv(y) || (set->takes_dense && y->bits == 8));
 }
 
 /* ---- memory -------------------------------------------------------------------------------------------------------- */
@@ -195,16 +207,19 @@ static void *reserve(struct arena *a, uint64_t size)
     return place;
 }
 
-/* Outputs and quads of rows of a convolution as struct native_windows has them. */
+/* Outputs, lines and quads of rows as struct native_windows has them; a dense layer is a window of one line. */
 static uint32_t wide_of(const struct native_layer *y) { return (y->out + 15) / 16 * 16; }
-static uint32_t quads_of_line(const struct native_layer *y) { return (y->side * y->channels + 7) / 8 * 2; }
-static uint32_t quads_of(const struct native_layer *y) { return y->side * quads_of_line(y); }
+static uint32_t lines_of(const struct native_layer *y) { return is_conv(y) ? y->side : 1; }
+static uint32_t run_of(const struct native_layer *y) { return is_conv(y) ? y->side * y->channels : y->in; }
+static uint32_t quads_of_line(const struct native_layer *y) { return (run_of(y) + 7) / 8 * 2; }
+static uint32_t quads_of(const struct native_layer *y) { return lines_of(y) * quads_of_line(y); }
 
 /* Lay everything out from `e` on; the bytes that takes. Called with NULL to count them. */
 static uint64_t lay_out(struct native *e, const struct native_file *f)
 {
     uint64_t elements = f->observation, rows = 1, sums = 1, wide = 1, window = 1, large = 0, low = 0, gates = 0;
-    const int windows = takes_windows() && !is_float(f->layer);
+    const struct native_kernel_set *set = set_of_quads();
+    const int windows = set && !is_float(f->layer);
     const uint64_t size = size_of(f->layer); /* of a stored result */
     for (uint32_t i = 0; i < f->layers; i++) {
         const struct native_layer *y = &f->layer[i];
@@ -239,10 +254,11 @@ static uint64_t lay_out(struct native *e, const struct native_file *f)
     n->order = reserve(&a, sizeof *n->order);
     for (uint32_t i = 0; i < f->layers; i++) {
         const struct native_layer *y = &f->layer[i];
-        n->quads[i] = 0, n->heavy[i] = 0;
-        if (!windows || !is_conv(y)) continue;
+        n->quads[i] = 0, n->heavy[i] = 0, n->signed_bias[i] = 0;
+        if (!takes_quads_of(set, y)) continue;
         n->quads[i] = reserve(&a, 4 * (uint64_t)quads_of(y) * wide_of(y));
-        n->heavy[i] = reserve(&a, quads_of(y) / 2 * (uint64_t)(wide_of(y) / 16));
+        if (set->takes_dense) n->signed_bias[i] = reserve(&a, 4 * (uint64_t)wide_of(y));
+        else n->heavy[i] = reserve(&a, quads_of(y) / 2 * (uint64_t)(wide_of(y) / 16));
         large = quads_of(y) > large ? quads_of(y) : large;
         low = count_inputs(y) > low ? count_inputs(y) : low;
     }
@@ -261,14 +277,26 @@ static int weight_at(const struct native_file *f, const struct native_layer *y, 
     return y->bits == 8 ? (int8_t)byte : (byte >> part * y->bits & ((1 << y->bits) - 1)) - (y->bits == 4 ? 8 : 1);
 }
 
-/* The weights of a convolution, and which of them are heavy, as struct native_windows has them. */
-static void pack_quads(const struct native_file *f, const struct native_layer *y, int8_t *to)
+/* A layer's weights, and which of them are heavy, as struct native_windows has them; `block` outputs at a time. */
+static void pack_quads(const struct native_file *f, const struct native_layer *y, uint32_t block, int8_t *to)
 {
-    const uint32_t run = y->side * y->channels;
-    for (uint32_t k = 0; k < y->side; k++)
-        for (uint32_t q = 0; q < quads_of_line(y); q++)
-            for (uint32_t output = 0; output < wide_of(y); output++)
-                for (uint32_t i = 4 * q; i < 4 * q + 4; i++) *to++ = (int8_t)(i < run && output < y->out ? weight_at(f, y, k * run + i, output) : 0);
+    const uint32_t run = run_of(y), wide = wide_of(y);
+    for (uint32_t first = 0; first < wide; first += block)
+        for (uint32_t k = 0; k < lines_of(y); k++)
+            for (uint32_t q = 0; q < quads_of_line(y); q++)
+                for (uint32_t output = first; output < wide && output < first + block; output++)
+                    for (uint32_t i = 4 * q; i < 4 * q + 4; i++) *to++ = (int8_t)(i < run && output < y->out ? weight_at(f, y, k * run + i, output) : 0);
+}
+
+/* bias + 128 * the sum of each output's weights, of blocks of 64 outputs. */
+static void sign_bias(const struct native_file *f, const struct native_layer *y, const int8_t *quads, int32_t *bias)
+{
+    const uint32_t wide = wide_of(y);
+    memcpy(bias, at(f, y->bias), 4 * (size_t)y->out);
+    for (uint32_t first = 0; first < wide; first += NATIVE_BLOCK)
+        for (uint32_t q = 0, n = wide - first < NATIVE_BLOCK ? wide - first : NATIVE_BLOCK; q < quads_of(y); q++)
+            for (uint32_t i = 0; i < n; i++, quads += 4)
+                bias[first + i] = (int32_t)((uint32_t)bias[first + i] + 128u * (uint32_t)(quads[0] + quads[1] + quads[2] + quads[3]));
 }
 
 static void find_heavy(const struct native_layer *y, const int8_t *quads, uint8_t *heavy)
@@ -297,12 +325,14 @@ enum native_error native_open(void *memory, size_t size, const void *file, size_
     for (int mask = 0; mask < 256; mask++)
         for (int bit = 0; bit < 8; bit++)
             if (mask >> bit & 1) e->order->place[mask][e->order->count[mask]++] = (uint8_t)bit;
+    const struct native_kernel_set *set = set_of_quads();
     for (uint32_t i = 0; i < f->layers; i++) {
-        /* Several windows at once are faster than the rows that count of one. */
+        /* Quads of all rows are faster than the rows that count, unless these are few. */
         e->mode[i] = f->layer[i].dense || e->quads[i] ? NATIVE_DENSE : NATIVE_SPARSE;
         if (!e->quads[i]) continue;
-        pack_quads(f, &f->layer[i], e->quads[i]);
-        find_heavy(&f->layer[i], e->quads[i], e->heavy[i]);
+        pack_quads(f, &f->layer[i], set->takes_dense ? NATIVE_BLOCK : wide_of(&f->layer[i]), e->quads[i]);
+        if (set->takes_dense) sign_bias(f, &f->layer[i], e->quads[i], e->signed_bias[i]);
+        else find_heavy(&f->layer[i], e->quads[i], e->heavy[i]);
     }
     for (uint32_t i = 0; i < f->layers; i++)
         for (uint32_t k = 0; k < f->layer[i].in; k++) e->every[k] = (uint16_t)k;
@@ -410,11 +440,46 @@ static void apply_floats(struct native *e, const struct native_layer *y, const f
     activate_floats(y->activation, stored, y->out, y->slope);
 }
 
+static int takes_quads(const struct native *e, const struct native_layer *y)
+{
+    return takes_all(e, y) && e->set->convolve && e->quads[y - e->file->layer];
+}
+
+/* The results of a layer whose weights lie in quads, several windows at once; the last ones are taken twice. */
+static void apply_quads(struct native *e, const struct native_layer *y, const uint8_t *u, uint8_t *stored)
+{
+    const int is_signed = e->set->takes_dense;
+    const uint32_t rows = is_conv(y) ? positions(y->height, y->side, y->stride) : 1, columns = is_conv(y) ? positions(y->width, y->side, y->stride) : 1;
+    const uint32_t wide = wide_of(y), n = is_conv(y) ? (uint32_t)e->set->windows : 1;
+    const size_t line = (size_t)y->width * y->channels, layer = (size_t)(y - e->file->layer), all = (size_t)count_inputs(y);
+    const struct native_windows w = {u, e->low, e->quads[layer], e->heavy[layer], (int)n, (int)lines_of(y), (int)run_of(y),
+                                     (int)quads_of_line(y), (int)wide, line, e->large};
+    uint8_t *restrict low = e->low;
+    if (is_signed) for (size_t i = 0; i < all; i++) low[i] = u[i] ^ 128;
+    else if (e->set->piece < 255) for (size_t i = 0; i < all; i++) low[i] = u[i] & 127;
+    const int32_t *bias = is_signed ? e->signed_bias[layer] : at(e->file, y->bias);
+    uint32_t i = 0, j = 0;
+    for (uint32_t done = 0; done < rows * columns; done += n) {
+        size_t corner[MOST_WINDOWS];
+        for (uint32_t t = 0; t < n; t++) {
+            corner[t] = i * y->stride * line + (size_t)j * y->stride * y->channels;
+            if (j + 1 < columns) j++;
+            else if (i + 1 < rows) i++, j = 0;
+        }
+        e->set->convolve(&w, corner, e->acc);
+        for (uint32_t t = 0; t < n && done + t < rows * columns; t++, stored += y->out) finish(e, y, e->acc + t * wide, bias, 0, 0, wide, stored);
+    }
+}
+
 /* One result of a layer: stored inputs u[in] to stored results[padded]. */
 static void apply(struct native *e, const struct native_layer *y, const uint8_t *u, uint8_t *stored)
 {
     if (is_float(y)) {
         apply_floats(e, y, (const void *)u, (void *)stored);
+        return;
+    }
+    if (takes_quads(e, y)) {
+        apply_quads(e, y, u, stored);
         return;
     }
     multiply(e, y, u, 0, y->in, 0, y->padded);
@@ -501,36 +566,10 @@ void native_stop(struct native *leader)
 }
 
 /* ---- convolutions, and the way through the layers ------------------------------------------------------------------ */
-/* A convolution's results, several windows at once; the last ones are taken twice. */
-static void convolve_together(struct native *e, const struct native_layer *y, const uint8_t *u, uint8_t *stored)
-{
-    const uint32_t rows = positions(y->height, y->side, y->stride), columns = positions(y->width, y->side, y->stride);
-    const uint32_t run = y->side * y->channels, wide = wide_of(y), n = (uint32_t)e->set->windows;
-    const size_t line = (size_t)y->width * y->channels, layer = (size_t)(y - e->file->layer);
-    const struct native_windows w = {
-        u, e->low, e->quads[layer], e->heavy[layer], (int)y->side, (int)run, (int)quads_of_line(y), (int)wide, line, e->large};
-    if (e->set->piece < 255) {
-        uint8_t *restrict low = e->low;
-        for (size_t i = 0, all = (size_t)count_inputs(y); i < all; i++) low[i] = u[i] & 127;
-    }
-    const int32_t *bias = at(e->file, y->bias);
-    uint32_t i = 0, j = 0;
-    for (uint32_t done = 0; done < rows * columns; done += n) {
-        size_t corner[MOST_WINDOWS];
-        for (uint32_t t = 0; t < n; t++) {
-            corner[t] = i * y->stride * line + (size_t)j * y->stride * y->channels;
-            if (j + 1 < columns) j++;
-            else if (i + 1 < rows) i++, j = 0;
-        }
-        e->set->convolve(&w, corner, e->acc);
-        for (uint32_t t = 0; t < n && done + t < rows * columns; t++, stored += y->out) finish(e, y, e->acc + t * wide, bias, 0, 0, wide, stored);
-    }
-}
-
 static void convolve(struct native *e, const struct native_layer *y, const uint8_t *u, uint8_t *stored)
 {
-    if (e->set->convolve && e->quads[y - e->file->layer] && e->mode[y - e->file->layer] == NATIVE_DENSE) {
-        convolve_together(e, y, u, stored);
+    if (takes_quads(e, y)) {
+        apply_quads(e, y, u, stored);
         return;
     }
     const uint32_t rows = positions(y->height, y->side, y->stride), columns = positions(y->width, y->side, y->stride);

@@ -38,6 +38,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarn
 EMULATORS = {
     "x86_64": (),
     "aarch64": ("qemu-aarch64", "-cpu", "cortex-a53"),
+    "aarch64 with dot products": ("qemu-aarch64", "-cpu", "cortex-a76"),
     "armv7l": ("qemu-arm", "-cpu", "cortex-a7"),
     "armv6l": ("qemu-arm", "-cpu", "arm1176"),
 }
