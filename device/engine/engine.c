@@ -258,8 +258,10 @@ static uint64_t lay_out(struct native *e, const struct native_file *f)
         if (!takes_quads_of(set, y)) continue;
         n->quads[i] = reserve(&a, 4 * (uint64_t)quads_of(y) * wide_of(y));
         if (set->takes_dense) n->signed_bias[i] = reserve(&a, 4 * (uint64_t)wide_of(y));
-        else n->heavy[i] = reserve(&a, quads_of(y) / 2 * (uint64_t)(wide_of(y) / 16));
-        large = quads_of(y) > large ? quads_of(y) : large;
+        else {
+            n->heavy[i] = reserve(&a, quads_of(y) / 2 * (uint64_t)(wide_of(y) / 16));
+            large = quads_of(y) > large ? quads_of(y) : large;
+        }
         low = count_inputs(y) > low ? count_inputs(y) : low;
     }
     n->low = reserve(&a, low + SLACK);
@@ -412,7 +414,29 @@ static void finish(struct native *e, const struct native_layer *y, const int32_t
 }
 
 static int takes_all(const struct native *e, const struct native_layer *y) { return e->mode[y - e->file->layer] == NATIVE_DENSE; }
+static int takes_quads(const struct native *e, const struct native_layer *y) { return takes_all(e, y) && e->set->convolve && e->quads[y - e->file->layer]; }
 static int takes_signed(const struct native *e, const struct native_layer *y) { return takes_all(e, y) && y->signed_bias && e->set->takes_signed; }
+
+/* The values from ... to - 1 as sets take them with quads. */
+static void lower(struct native *e, const uint8_t *u, size_t from, size_t to)
+{
+    uint8_t *restrict low = e->low;
+    if (e->set->takes_dense) for (size_t i = from; i < to; i++) low[i] = u[i] ^ 128;
+    else if (e->set->piece < 255) for (size_t i = from; i < to; i++) low[i] = u[i] & 127;
+}
+
+/* multiply, of a layer whose weights lie in quads; a part begins at whole blocks of outputs and pairs of quads of rows. */
+static void multiply_quads(struct native *e, const struct native_layer *y, const uint8_t *u, uint32_t from, uint32_t to, uint32_t first, uint32_t last)
+{
+    const int all = (int)quads_of(y), quads = to < y->in ? (int)(to - from) / 4 : all - (int)from / 4;
+    const int8_t *weights = e->quads[y - e->file->layer] + 4 * (size_t)first * (size_t)all;
+    const struct native_windows w = {
+        .low = e->low, .weights = weights, .windows = 1, .side = 1, .run = (int)(to - from), .quads = quads, .wide = (int)(last - first),
+        .passed = (int)from / 4, .block = all};
+    const size_t corner = from;
+    lower(e, u, from, to);
+    e->set->convolve(&w, &corner, e->acc + first);
+}
 
 /* Sums of the outputs from `first` to `last` - 1, whole chunks, of the rows from ... to - 1. Of all rows, they still are
  * to be made those of unsigned values, and of weights that are not stored too large. */
@@ -420,11 +444,19 @@ static void multiply(struct native *e, const struct native_layer *y, const uint8
 {
     const struct native_sums sums = {at(e->file, y->weights), (int)y->bits, (int)y->in, (int)y->padded, takes_signed(e, y)};
     const uint32_t chunk = 8 * NATIVE_CHUNK / y->bits;
+    if (takes_quads(e, y)) {
+        multiply_quads(e, y, u, from, to, first, last);
+        return;
+    }
     list_rows(e, y, u, from, to, takes_all(e, y), sums.is_signed);
     e->set->multiply(&sums, &e->list, e->acc, (int)(first / chunk), (int)(last / chunk));
 }
 
-static const int32_t *bias_of(const struct native *e, const struct native_layer *y) { return at(e->file, takes_signed(e, y) ? y->signed_bias : y->bias); }
+static const int32_t *bias_of(const struct native *e, const struct native_layer *y)
+{
+    if (takes_quads(e, y)) return e->set->takes_dense ? e->signed_bias[y - e->file->layer] : at(e->file, y->bias);
+    return at(e->file, takes_signed(e, y) ? y->signed_bias : y->bias);
+}
 
 /* How much the sums of 4 and 2 bits are too large, of values with this sum. */
 static int32_t excess(const struct native_layer *y, int32_t sum) { return y->bits == 8 ? 0 : (y->bits == 4 ? 8 : 1) * sum; }
@@ -440,46 +472,11 @@ static void apply_floats(struct native *e, const struct native_layer *y, const f
     activate_floats(y->activation, stored, y->out, y->slope);
 }
 
-static int takes_quads(const struct native *e, const struct native_layer *y)
-{
-    return takes_all(e, y) && e->set->convolve && e->quads[y - e->file->layer];
-}
-
-/* The results of a layer whose weights lie in quads, several windows at once; the last ones are taken twice. */
-static void apply_quads(struct native *e, const struct native_layer *y, const uint8_t *u, uint8_t *stored)
-{
-    const int is_signed = e->set->takes_dense;
-    const uint32_t rows = is_conv(y) ? positions(y->height, y->side, y->stride) : 1, columns = is_conv(y) ? positions(y->width, y->side, y->stride) : 1;
-    const uint32_t wide = wide_of(y), n = is_conv(y) ? (uint32_t)e->set->windows : 1;
-    const size_t line = (size_t)y->width * y->channels, layer = (size_t)(y - e->file->layer), all = (size_t)count_inputs(y);
-    const struct native_windows w = {u, e->low, e->quads[layer], e->heavy[layer], (int)n, (int)lines_of(y), (int)run_of(y),
-                                     (int)quads_of_line(y), (int)wide, line, e->large};
-    uint8_t *restrict low = e->low;
-    if (is_signed) for (size_t i = 0; i < all; i++) low[i] = u[i] ^ 128;
-    else if (e->set->piece < 255) for (size_t i = 0; i < all; i++) low[i] = u[i] & 127;
-    const int32_t *bias = is_signed ? e->signed_bias[layer] : at(e->file, y->bias);
-    uint32_t i = 0, j = 0;
-    for (uint32_t done = 0; done < rows * columns; done += n) {
-        size_t corner[MOST_WINDOWS];
-        for (uint32_t t = 0; t < n; t++) {
-            corner[t] = i * y->stride * line + (size_t)j * y->stride * y->channels;
-            if (j + 1 < columns) j++;
-            else if (i + 1 < rows) i++, j = 0;
-        }
-        e->set->convolve(&w, corner, e->acc);
-        for (uint32_t t = 0; t < n && done + t < rows * columns; t++, stored += y->out) finish(e, y, e->acc + t * wide, bias, 0, 0, wide, stored);
-    }
-}
-
 /* One result of a layer: stored inputs u[in] to stored results[padded]. */
 static void apply(struct native *e, const struct native_layer *y, const uint8_t *u, uint8_t *stored)
 {
     if (is_float(y)) {
         apply_floats(e, y, (const void *)u, (void *)stored);
-        return;
-    }
-    if (takes_quads(e, y)) {
-        apply_quads(e, y, u, stored);
         return;
     }
     multiply(e, y, u, 0, y->in, 0, y->padded);
@@ -566,10 +563,34 @@ void native_stop(struct native *leader)
 }
 
 /* ---- convolutions, and the way through the layers ------------------------------------------------------------------ */
+/* A convolution's results, several windows at once; the last ones are taken twice. */
+static void convolve_together(struct native *e, const struct native_layer *y, const uint8_t *u, uint8_t *stored)
+{
+    const uint32_t rows = positions(y->height, y->side, y->stride), columns = positions(y->width, y->side, y->stride);
+    const uint32_t wide = wide_of(y), n = (uint32_t)e->set->windows;
+    const size_t line = (size_t)y->width * y->channels, layer = (size_t)(y - e->file->layer);
+    const struct native_windows w = {
+        .u = u, .low = e->low, .weights = e->quads[layer], .heavy = e->heavy[layer], .windows = (int)n, .side = (int)y->side, .run = (int)run_of(y),
+        .quads = (int)quads_of_line(y), .wide = (int)wide, .block = (int)quads_of(y), .line = line, .large = e->large};
+    lower(e, u, 0, (size_t)count_inputs(y));
+    const int32_t *bias = bias_of(e, y);
+    uint32_t i = 0, j = 0;
+    for (uint32_t done = 0; done < rows * columns; done += n) {
+        size_t corner[MOST_WINDOWS];
+        for (uint32_t t = 0; t < n; t++) {
+            corner[t] = i * y->stride * line + (size_t)j * y->stride * y->channels;
+            if (j + 1 < columns) j++;
+            else if (i + 1 < rows) i++, j = 0;
+        }
+        e->set->convolve(&w, corner, e->acc);
+        for (uint32_t t = 0; t < n && done + t < rows * columns; t++, stored += y->out) finish(e, y, e->acc + t * wide, bias, 0, 0, wide, stored);
+    }
+}
+
 static void convolve(struct native *e, const struct native_layer *y, const uint8_t *u, uint8_t *stored)
 {
     if (takes_quads(e, y)) {
-        apply_quads(e, y, u, stored);
+        convolve_together(e, y, u, stored);
         return;
     }
     const uint32_t rows = positions(y->height, y->side, y->stride), columns = positions(y->width, y->side, y->stride);

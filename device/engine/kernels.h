@@ -72,6 +72,7 @@ struct native_windows {
                                     /* one, and of the same two of the other, can leave 16 bits */
     int windows;                    /* how many; 1 of a dense layer, else those of the set */
     int side, run, quads, wide;     /* lines of a window; bytes and quads of one; outputs, a multiple of 16 */
+    int passed, block;              /* for takes_dense: quads of a block before the first that counts; all of them */
     size_t line;                    /* bytes of a line of the image */
     uint32_t *large;                /* room for two numbers a quad */
 };

@@ -322,7 +322,7 @@ DOT INLINE void windows_dot(const struct native_windows *s, const int8_t *w, siz
         const int8_t *u[4];
         EACH(t, m) u[t] = (const int8_t *)s->low + corner[t] + (size_t)k * s->line;
         int q = s->quads;
-        for (; q >= 4; q -= 4) {
+        _Pragma("GCC unroll 1") for (; q >= 4; q -= 4) { /* ldp reaches no further than four quads */
             EACH(t, m) v[t] = vld1q_s8(u[t]), u[t] += 16;
             QUAD(0) QUAD(1) QUAD(2) QUAD(3)
         }
@@ -336,10 +336,9 @@ DOT INLINE void windows_dot(const struct native_windows *s, const int8_t *w, siz
 
 DOT static void convolve_dot(const struct native_windows *s, const size_t *corner, int32_t *acc)
 {
-    const size_t quads = (size_t)s->side * (size_t)s->quads;
     for (int first = 0; first < s->wide; first += NATIVE_BLOCK) {
         const int n = (s->wide - first < NATIVE_BLOCK ? s->wide - first : NATIVE_BLOCK) / 16;
-        const int8_t *w = s->weights + 4 * (size_t)first * quads;
+        const int8_t *w = s->weights + 4 * ((size_t)first * (size_t)s->block + 16 * (size_t)n * (size_t)s->passed);
         if (s->windows > 1) for (int i = 0; i < n; i++) windows_dot(s, w + 64 * i, 64 * (size_t)n, corner, acc + first + 16 * i, 4, 1);
         else if (n == 4) windows_dot(s, w, 256, corner, acc + first, 1, 4);
         else if (n == 3) windows_dot(s, w, 192, corner, acc + first, 1, 3);
