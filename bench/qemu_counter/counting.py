@@ -20,6 +20,7 @@ from quarl.bench.qemu_counter.sysroot import PYTHON, sysroot
 from quarl.policy.spec import Precision, RuntimeName
 
 WARMUP, RUNS = 10, 11
+CPU = "cortex-a53"
 TIMEOUT_S = 900
 PATHS = ("runtime_warm", "runtime_cold", "decide_warm", "decide_cold")
 """runtime: set input, invoke, read the action. decide: request line to reply line. warm: after calls of the same kind;
@@ -137,13 +138,21 @@ def summarise_counts(rows: Sequence[Counted], labels: Sequence[str]) -> tuple[di
     return {path: median(by_label[path]).minus(pair) for path in PATHS}, pair
 
 
-def count(bundle: Path, precision: Precision, runtime: RuntimeName, warmup: int = WARMUP, runs: int = RUNS) -> Count:
-    """Count one decision of an artifact on an emulated Cortex-A53, single-threaded.
+def count(
+    bundle: Path,
+    precision: Precision,
+    runtime: RuntimeName,
+    warmup: int = WARMUP,
+    runs: int = RUNS,
+    cpu: str = CPU,
+) -> Count:
+    """Count one decision of an artifact on an emulated processor, single-threaded.
 
     Args:
         bundle: a bundle's folder that has the artifact.
         precision, runtime: which.
         warmup, runs: calls before, and calls counted.
+        cpu: QEMU's name of the processor.
 
     Raises:
         BenchError: a program is missing, or the guest failed; with its last words.
@@ -154,17 +163,17 @@ def count(bundle: Path, precision: Precision, runtime: RuntimeName, warmup: int 
     imported = hashlib.sha256("\0".join([root.name, *(folder.name for folder in path)]).encode()).hexdigest()
     prepared = path[0].with_name(f"prepared-{imported[:12]}")
     if not prepared.exists():
-        _run(root, [], path, bundle, precision, runtime, 1, 1)
+        _run(root, [], path, bundle, precision, runtime, 1, 1, cpu)
         prepared.touch()
-    answer, lines = _run(root, [library], path, bundle, precision, runtime, warmup, runs)
+    answer, lines = _run(root, [library], path, bundle, precision, runtime, warmup, runs, cpu)
     paths, _ = summarise_counts(parse_lines(lines), answer["labels"])
     return Count(paths, answer["load"]["loaded"], answer["device"], warmup, runs)
 
 
-def qemu_command(root: Path, library: Path | None, out: str = "counts") -> list[str]:
+def qemu_command(root: Path, library: Path | None, out: str = "counts", cpu: str = CPU) -> list[str]:
     """``qemu-aarch64`` with everything but the program."""
     plugged = ["-plugin", f"{library},out={out}"] if library else []
-    return ["qemu-aarch64", "-cpu", "cortex-a53", "-B", "0", "-L", str(root), *plugged]
+    return ["qemu-aarch64", "-cpu", cpu, "-B", "0", "-L", str(root), *plugged]
 
 
 def _run(
@@ -176,6 +185,7 @@ def _run(
     runtime: RuntimeName,
     warmup: int,
     runs: int,
+    cpu: str,
 ) -> tuple[dict[str, Any], str]:
     variables = {**_VARIABLES, "PYTHONPATH": os.pathsep.join(map(str, path))}
     if library:
@@ -183,7 +193,7 @@ def _run(
     # Files by relative names in a folder of their own: a name of another length would lie elsewhere in memory.
     with tempfile.TemporaryDirectory(prefix="quarl-count-") as here:
         command = [
-            *qemu_command(root, library[0] if library else None),
+            *qemu_command(root, library[0] if library else None, cpu=cpu),
             *(str(root / PYTHON), "-sS", str(HERE / "guest.py")),
             *(str(bundle.resolve()), precision.value, runtime.value, str(warmup), str(runs), "answer"),
         ]

@@ -3,10 +3,11 @@
 Sources: ``format.h`` the artifact, ``records.h`` what it says, ``engine.c`` checking and
 deciding, ``floats.h`` layers of floats, ``norm.h`` layer normalisation, ``team.h``
 several threads, ``plain.c`` the readable kernels, all that ARMv6 has (``division.c``), ``x86.c`` AVX2 and AVX-512,
-``neon.c`` and ``neon64.h`` ARMv7 and AArch64. ``device.engine.building`` compiles them, ``device.engine.engine`` runs
-an artifact in Python, ``device.engine.modes`` measures which rows of weights to take. ``agent/`` is policy-agent, the
-agent without Python; ``loop/`` the robot's loop, a part of it and a library for a Python process. A release brings the
-libraries; a wheel brings them and policy-agent for every processor, ``prebuilt/``.
+``neon.c`` and ``neon64.h`` ARMv7 and AArch64, with dot products or without. ``device.engine.building`` compiles them,
+``device.engine.engine`` runs an artifact in Python, ``device.engine.modes`` measures which rows of weights to take.
+``agent/`` is policy-agent, the agent without Python; ``loop/`` the robot's loop, a part of it
+and a library for a Python process. A release brings the libraries; a wheel brings them and policy-agent for every
+processor, ``prebuilt/``.
 """
 
 from __future__ import annotations

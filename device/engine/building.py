@@ -23,7 +23,7 @@ KEPT = (ARTIFACTS if IN_CHECKOUT else cache_folder()) / "native"
 SOURCES = ("engine.c", "plain.c", "x86.c", "neon.c", "division.c", "python.c")
 TARGETS = {
     "x86_64": ("-target", "x86_64-linux-none"),
-    "aarch64": ("-target", "aarch64-linux-none", "-mcpu=cortex_a53"),
+    "aarch64": ("-target", "aarch64-linux-none", "-mcpu=cortex_a53", "-DNATIVE_DOT"),
     "armv7l": ("-target", "arm-linux-none", "-mcpu=cortex_a7+neon"),
     "armv6l": ("-target", "arm-linux-none", "-mcpu=arm1176jzf_s"),
 }

@@ -26,7 +26,8 @@ struct native {
     float *next;                    /* states */
     uint8_t *low;                   /* these four as struct native_windows has them */
     uint32_t *large;
-    int8_t *quads[MOST_LAYERS];     /* NULL of a dense layer, or where no set takes several windows */
+    int8_t *quads[MOST_LAYERS];     /* NULL where no set here takes the layer's weights so */
+    int32_t *signed_bias[MOST_LAYERS]; /* bias + 128 * the sum of an output's weights, for a set that takes_dense */
     uint8_t *heavy[MOST_LAYERS];
     uint8_t mode[MOST_LAYERS];
     struct native_team team;
@@ -148,6 +149,9 @@ extern const struct native_kernel_set native_plain;
 extern const struct native_kernel_set native_avx2, native_avx512;
 #elif defined __ARM_NEON
 extern const struct native_kernel_set native_neon;
+#if defined NATIVE_DOT
+extern const struct native_kernel_set native_dot;
+#endif
 #endif
 
 /* The set with this number among those that run here; NULL behind the last. */
@@ -157,6 +161,9 @@ static const struct native_kernel_set *set_of(unsigned number)
 #if defined __x86_64__
         &native_avx512, &native_avx2,
 #elif defined __ARM_NEON
+#if defined NATIVE_DOT
+        &native_dot,
+#endif
         &native_neon,
 #endif
         &native_plain};
@@ -165,12 +172,17 @@ static const struct native_kernel_set *set_of(unsigned number)
     return 0;
 }
 
-/* Whether some set here takes several windows of a convolution at once. */
-static int takes_windows(void)
+/* The first set here that takes weights in quads; all such sets take them alike. NULL: there is none. */
+static const struct native_kernel_set *set_of_quads(void)
 {
     const struct native_kernel_set *set;
-    for (unsigned i = 0; (set = set_of(i)); i++) if (set->convolve) return 1;
+    for (unsigned i = 0; (set = set_of(i)); i++) if (set->convolve) return set;
     return 0;
+}
+
+static int takes_quads_of(const struct native_kernel_set *set, const struct native_layer *y)
+{
+    return set && !is_float(y) && (is_conv(y) || (set->takes_dense && y->bits == 8));
 }
 
 /* ---- memory -------------------------------------------------------------------------------------------------------- */
@@ -186,16 +198,19 @@ static void *reserve(struct arena *a, uint64_t size)
     return place;
 }
 
-/* Outputs and quads of rows of a convolution as struct native_windows has them. */
+/* Outputs, lines and quads of rows as struct native_windows has them; a dense layer is a window of one line. */
 static uint32_t wide_of(const struct native_layer *y) { return (y->out + 15) / 16 * 16; }
-static uint32_t quads_of_line(const struct native_layer *y) { return (y->side * y->channels + 7) / 8 * 2; }
-static uint32_t quads_of(const struct native_layer *y) { return y->side * quads_of_line(y); }
+static uint32_t lines_of(const struct native_layer *y) { return is_conv(y) ? y->side : 1; }
+static uint32_t run_of(const struct native_layer *y) { return is_conv(y) ? y->side * y->channels : y->in; }
+static uint32_t quads_of_line(const struct native_layer *y) { return (run_of(y) + 7) / 8 * 2; }
+static uint32_t quads_of(const struct native_layer *y) { return lines_of(y) * quads_of_line(y); }
 
 /* Lay everything out from `e` on; the bytes that takes. Called with NULL to count them. */
 static uint64_t lay_out(struct native *e, const struct native_file *f)
 {
     uint64_t elements = f->observation, rows = 1, sums = 1, wide = 1, window = 1, large = 0, low = 0, gates = 0;
-    const int windows = takes_windows() && !is_float(f->layer);
+    const struct native_kernel_set *set = set_of_quads();
+    const int windows = set && !is_float(f->layer);
     const uint64_t size = size_of(f->layer); /* of a stored result */
     for (uint32_t i = 0; i < f->layers; i++) {
         const struct native_layer *y = &f->layer[i];
@@ -231,11 +246,14 @@ static uint64_t lay_out(struct native *e, const struct native_file *f)
     n->order = reserve(&a, sizeof *n->order);
     for (uint32_t i = 0; i < f->layers; i++) {
         const struct native_layer *y = &f->layer[i];
-        n->quads[i] = 0, n->heavy[i] = 0;
-        if (!windows || !is_conv(y)) continue;
+        n->quads[i] = 0, n->heavy[i] = 0, n->signed_bias[i] = 0;
+        if (!takes_quads_of(set, y)) continue;
         n->quads[i] = reserve(&a, 4 * (uint64_t)quads_of(y) * wide_of(y));
-        n->heavy[i] = reserve(&a, quads_of(y) / 2 * (uint64_t)(wide_of(y) / 16));
-        large = quads_of(y) > large ? quads_of(y) : large;
+        if (set->takes_dense) n->signed_bias[i] = reserve(&a, 4 * (uint64_t)wide_of(y));
+        else {
+            n->heavy[i] = reserve(&a, quads_of(y) / 2 * (uint64_t)(wide_of(y) / 16));
+            large = quads_of(y) > large ? quads_of(y) : large;
+        }
         low = count_inputs(y) > low ? count_inputs(y) : low;
     }
     n->low = reserve(&a, low + SLACK);
@@ -253,14 +271,26 @@ static int weight_at(const struct native_file *f, const struct native_layer *y, 
     return y->bits == 8 ? (int8_t)byte : (byte >> part * y->bits & ((1 << y->bits) - 1)) - (y->bits == 4 ? 8 : 1);
 }
 
-/* The weights of a convolution, and which of them are heavy, as struct native_windows has them. */
-static void pack_quads(const struct native_file *f, const struct native_layer *y, int8_t *to)
+/* A layer's weights, and which of them are heavy, as struct native_windows has them; `block` outputs at a time. */
+static void pack_quads(const struct native_file *f, const struct native_layer *y, uint32_t block, int8_t *to)
 {
-    const uint32_t run = y->side * y->channels;
-    for (uint32_t k = 0; k < y->side; k++)
-        for (uint32_t q = 0; q < quads_of_line(y); q++)
-            for (uint32_t output = 0; output < wide_of(y); output++)
-                for (uint32_t i = 4 * q; i < 4 * q + 4; i++) *to++ = (int8_t)(i < run && output < y->out ? weight_at(f, y, k * run + i, output) : 0);
+    const uint32_t run = run_of(y), wide = wide_of(y);
+    for (uint32_t first = 0; first < wide; first += block)
+        for (uint32_t k = 0; k < lines_of(y); k++)
+            for (uint32_t q = 0; q < quads_of_line(y); q++)
+                for (uint32_t output = first; output < wide && output < first + block; output++)
+                    for (uint32_t i = 4 * q; i < 4 * q + 4; i++) *to++ = (int8_t)(i < run && output < y->out ? weight_at(f, y, k * run + i, output) : 0);
+}
+
+/* bias + 128 * the sum of each output's weights, of blocks of 64 outputs. */
+static void sign_bias(const struct native_file *f, const struct native_layer *y, const int8_t *quads, int32_t *bias)
+{
+    const uint32_t wide = wide_of(y);
+    memcpy(bias, at(f, y->bias), 4 * (size_t)y->out);
+    for (uint32_t first = 0; first < wide; first += NATIVE_BLOCK)
+        for (uint32_t q = 0, n = wide - first < NATIVE_BLOCK ? wide - first : NATIVE_BLOCK; q < quads_of(y); q++)
+            for (uint32_t i = 0; i < n; i++, quads += 4)
+                bias[first + i] = (int32_t)((uint32_t)bias[first + i] + 128u * (uint32_t)(quads[0] + quads[1] + quads[2] + quads[3]));
 }
 
 static void find_heavy(const struct native_layer *y, const int8_t *quads, uint8_t *heavy)
@@ -289,12 +319,14 @@ enum native_error native_open(void *memory, size_t size, const void *file, size_
     for (int mask = 0; mask < 256; mask++)
         for (int bit = 0; bit < 8; bit++)
             if (mask >> bit & 1) e->order->place[mask][e->order->count[mask]++] = (uint8_t)bit;
+    const struct native_kernel_set *set = set_of_quads();
     for (uint32_t i = 0; i < f->layers; i++) {
-        /* Several windows at once are faster than the rows that count of one. */
+        /* Quads of all rows are faster than the rows that count, unless these are few. */
         e->mode[i] = f->layer[i].dense || e->quads[i] ? NATIVE_DENSE : NATIVE_SPARSE;
         if (!e->quads[i]) continue;
-        pack_quads(f, &f->layer[i], e->quads[i]);
-        find_heavy(&f->layer[i], e->quads[i], e->heavy[i]);
+        pack_quads(f, &f->layer[i], set->takes_dense ? NATIVE_BLOCK : wide_of(&f->layer[i]), e->quads[i]);
+        if (set->takes_dense) sign_bias(f, &f->layer[i], e->quads[i], e->signed_bias[i]);
+        else find_heavy(&f->layer[i], e->quads[i], e->heavy[i]);
     }
     for (uint32_t i = 0; i < f->layers; i++)
         for (uint32_t k = 0; k < f->layer[i].in; k++) e->every[k] = (uint16_t)k;
@@ -374,7 +406,29 @@ static void finish(struct native *e, const struct native_layer *y, const int32_t
 }
 
 static int takes_all(const struct native *e, const struct native_layer *y) { return e->mode[y - e->file->layer] == NATIVE_DENSE; }
+static int takes_quads(const struct native *e, const struct native_layer *y) { return takes_all(e, y) && e->set->convolve && e->quads[y - e->file->layer]; }
 static int takes_signed(const struct native *e, const struct native_layer *y) { return takes_all(e, y) && y->signed_bias && e->set->takes_signed; }
+
+/* The values from ... to - 1 as sets take them with quads. */
+static void lower(struct native *e, const uint8_t *u, size_t from, size_t to)
+{
+    uint8_t *restrict low = e->low;
+    if (e->set->takes_dense) for (size_t i = from; i < to; i++) low[i] = u[i] ^ 128;
+    else if (e->set->piece < 255) for (size_t i = from; i < to; i++) low[i] = u[i] & 127;
+}
+
+/* multiply, of a layer whose weights lie in quads; a part begins at whole blocks of outputs and pairs of quads of rows. */
+static void multiply_quads(struct native *e, const struct native_layer *y, const uint8_t *u, uint32_t from, uint32_t to, uint32_t first, uint32_t last)
+{
+    const int all = (int)quads_of(y), quads = to < y->in ? (int)(to - from) / 4 : all - (int)from / 4;
+    const int8_t *weights = e->quads[y - e->file->layer] + 4 * (size_t)first * (size_t)all;
+    const struct native_windows w = {
+        .low = e->low, .weights = weights, .windows = 1, .side = 1, .run = (int)(to - from), .quads = quads, .wide = (int)(last - first),
+        .passed = (int)from / 4, .block = all};
+    const size_t corner = from;
+    lower(e, u, from, to);
+    e->set->convolve(&w, &corner, e->acc + first);
+}
 
 /* Sums of the outputs from `first` to `last` - 1, whole chunks, of the rows from ... to - 1. Of all rows, they still are
  * to be made those of unsigned values, and of weights that are not stored too large. */
@@ -382,11 +436,19 @@ static void multiply(struct native *e, const struct native_layer *y, const uint8
 {
     const struct native_sums sums = {at(e->file, y->weights), (int)y->bits, (int)y->in, (int)y->padded, takes_signed(e, y)};
     const uint32_t chunk = 8 * NATIVE_CHUNK / y->bits;
+    if (takes_quads(e, y)) {
+        multiply_quads(e, y, u, from, to, first, last);
+        return;
+    }
     list_rows(e, y, u, from, to, takes_all(e, y), sums.is_signed);
     e->set->multiply(&sums, &e->list, e->acc, (int)(first / chunk), (int)(last / chunk));
 }
 
-static const int32_t *bias_of(const struct native *e, const struct native_layer *y) { return at(e->file, takes_signed(e, y) ? y->signed_bias : y->bias); }
+static const int32_t *bias_of(const struct native *e, const struct native_layer *y)
+{
+    if (takes_quads(e, y)) return e->set->takes_dense ? e->signed_bias[y - e->file->layer] : at(e->file, y->bias);
+    return at(e->file, takes_signed(e, y) ? y->signed_bias : y->bias);
+}
 
 /* How much the sums of 4 and 2 bits are too large, of values with this sum. */
 static int32_t excess(const struct native_layer *y, int32_t sum) { return y->bits == 8 ? 0 : (y->bits == 4 ? 8 : 1) * sum; }
@@ -512,15 +574,13 @@ void native_stop(struct native *leader)
 static void convolve_together(struct native *e, const struct native_layer *y, const uint8_t *u, uint8_t *stored)
 {
     const uint32_t rows = positions(y->height, y->side, y->stride), columns = positions(y->width, y->side, y->stride);
-    const uint32_t run = y->side * y->channels, wide = wide_of(y), n = (uint32_t)e->set->windows;
+    const uint32_t wide = wide_of(y), n = (uint32_t)e->set->windows;
     const size_t line = (size_t)y->width * y->channels, layer = (size_t)(y - e->file->layer);
     const struct native_windows w = {
-        u, e->low, e->quads[layer], e->heavy[layer], (int)y->side, (int)run, (int)quads_of_line(y), (int)wide, line, e->large};
-    if (e->set->piece < 255) {
-        uint8_t *restrict low = e->low;
-        for (size_t i = 0, all = (size_t)count_inputs(y); i < all; i++) low[i] = u[i] & 127;
-    }
-    const int32_t *bias = at(e->file, y->bias);
+        .u = u, .low = e->low, .weights = e->quads[layer], .heavy = e->heavy[layer], .windows = (int)n, .side = (int)y->side, .run = (int)run_of(y),
+        .quads = (int)quads_of_line(y), .wide = (int)wide, .block = (int)quads_of(y), .line = line, .large = e->large};
+    lower(e, u, 0, (size_t)count_inputs(y));
+    const int32_t *bias = bias_of(e, y);
     uint32_t i = 0, j = 0;
     for (uint32_t done = 0; done < rows * columns; done += n) {
         size_t corner[MOST_WINDOWS];
@@ -536,7 +596,7 @@ static void convolve_together(struct native *e, const struct native_layer *y, co
 
 static void convolve(struct native *e, const struct native_layer *y, const uint8_t *u, uint8_t *stored)
 {
-    if (e->set->convolve && e->quads[y - e->file->layer] && e->mode[y - e->file->layer] == NATIVE_DENSE) {
+    if (takes_quads(e, y)) {
         convolve_together(e, y, u, stored);
         return;
     }

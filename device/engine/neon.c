@@ -293,4 +293,64 @@ const struct native_kernel_set native_neon = {
     .takes_signed = 1, .group = group_neon,
     .compact = compact_neon, .multiply = multiply_neon, .requantize = requantize_neon, .quantize = quantize, .multiply_floats = multiply_floats,
 };
+
+/* ---- dot products (Cortex-A76) ------------------------------------------------------------------------------------
+ * All rows, four of them side by side as engine.c packs them: an instruction multiplies the weights of four outputs by
+ * four values. Where only rows that count are taken, and of fewer bits, everything is as above: to bring four such rows
+ * side by side takes as many instructions as it saves. */
+#if defined NATIVE_DOT
+unsigned long getauxval(unsigned long); /* of the process's C library */
+
+static int has_dot(void) { return (int)(getauxval(16) >> 20 & 1); } /* AT_HWCAP, HWCAP_ASIMDDP */
+
+#define DOT __attribute__((target("arch=armv8.2-a+dotprod")))
+/* Quad j of those in v, by the weights at w. */
+#define QUAD(j) \
+    EACH(i, 4 * n) { \
+        const int8x16_t x = vld1q_s8(w + 16 * i); \
+        EACH(t, m) a[4 * n * t + i] = vdotq_laneq_s32(a[4 * n * t + i], x, v[t], j); \
+    } \
+    w += width;
+
+/* 16 * n outputs of m windows; the weights of a quad and of the next one lie `width` bytes apart. */
+DOT INLINE void windows_dot(const struct native_windows *s, const int8_t *w, size_t width, const size_t *corner, int32_t *acc, const int m, const int n)
+{
+    int32x4_t a[16];
+    int8x16_t v[4];
+    EACH(i, 4 * m * n) a[i] = vdupq_n_s32(0);
+    for (int k = 0; k < s->side; k++) {
+        const int8_t *u[4];
+        EACH(t, m) u[t] = (const int8_t *)s->low + corner[t] + (size_t)k * s->line;
+        int q = s->quads;
+        _Pragma("GCC unroll 1") for (; q >= 4; q -= 4) { /* ldp reaches no further than four quads */
+            EACH(t, m) v[t] = vld1q_s8(u[t]), u[t] += 16;
+            QUAD(0) QUAD(1) QUAD(2) QUAD(3)
+        }
+        if (q) {                        /* there is an even number of them */
+            EACH(t, m) v[t] = vcombine_s8(vld1_s8(u[t]), vdup_n_s8(0));
+            QUAD(0) QUAD(1)
+        }
+    }
+    EACH(t, m) EACH(i, 4 * n) vst1q_s32(acc + t * s->wide + 4 * i, a[4 * n * t + i]);
+}
+
+DOT static void convolve_dot(const struct native_windows *s, const size_t *corner, int32_t *acc)
+{
+    for (int first = 0; first < s->wide; first += NATIVE_BLOCK) {
+        const int n = (s->wide - first < NATIVE_BLOCK ? s->wide - first : NATIVE_BLOCK) / 16;
+        const int8_t *w = s->weights + 4 * ((size_t)first * (size_t)s->block + 16 * (size_t)n * (size_t)s->passed);
+        if (s->windows > 1) for (int i = 0; i < n; i++) windows_dot(s, w + 64 * i, 64 * (size_t)n, corner, acc + first + 16 * i, 4, 1);
+        else if (n == 4) windows_dot(s, w, 256, corner, acc + first, 1, 4);
+        else if (n == 3) windows_dot(s, w, 192, corner, acc + first, 1, 3);
+        else if (n == 2) windows_dot(s, w, 128, corner, acc + first, 1, 2);
+        else windows_dot(s, w, 64, corner, acc + first, 1, 1);
+    }
+}
+
+const struct native_kernel_set native_dot = {
+    .name = "dot", .runs_here = has_dot, .multiple = 2, .piece = 127, .takes_signed = 1, .group = group_neon,
+    .compact = compact_neon, .multiply = multiply_neon, .requantize = requantize_neon, .quantize = quantize, .multiply_floats = multiply_floats,
+    .convolve = convolve_dot, .windows = 4, .takes_dense = 1,
+};
+#endif
 #endif

@@ -17,6 +17,7 @@ static int8_t levels[ROOM / 2];
 static float outputs[4096];
 static char line[4096];
 static size_t written;
+_Noreturn void start(void);
 
 #if defined __aarch64__
 enum { READ = 63, WRITE = 64, EXIT = 93 };
@@ -27,7 +28,20 @@ static long call(long number, long a, const void *b, size_t c)
     __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2) : "memory");
     return x0;
 }
-__asm__(".globl _start\n_start: mov x29, #0\n bl start\n");
+static const unsigned long *auxiliary;
+unsigned long getauxval(unsigned long type)
+{
+    for (const unsigned long *pair = auxiliary; *pair; pair += 2) if (*pair == type) return pair[1];
+    return 0;
+}
+/* The auxiliary vector lies behind the arguments and the environment, each with a 0 at its end. */
+__attribute__((used, noreturn)) void begin(const unsigned long *stack)
+{
+    for (stack += 2 + *stack; *stack; stack++) {}
+    auxiliary = stack + 1;
+    start();
+}
+__asm__(".globl _start\n_start: mov x29, #0\n mov x0, sp\n bl begin\n");
 #elif defined __arm__
 enum { READ = 3, WRITE = 4, EXIT = 1 };
 static long call(long number, long a, const void *b, size_t c)

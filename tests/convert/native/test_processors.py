@@ -6,7 +6,7 @@ from __future__ import annotations
 import platform
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ EMULATORS = {
     "armv6l": ("qemu-arm", "-cpu", "arm1176"),
 }
 KERNELS = {"x86_64": ("plain",), "aarch64": ("neon", "plain"), "armv7l": ("neon", "plain"), "armv6l": ("plain",)}
+DOT_EMULATOR, DOT_KERNELS = ("qemu-aarch64", "-cpu", "cortex-a76"), ("dot", "neon", "plain")
 MODES = ("dense", "sparse")
 OPTIONS = ("-static", "-s", "-I.")
 Network = tuple[PolicySpec, IntegerNetwork, np.ndarray]
@@ -58,10 +59,22 @@ def compare(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         pytest.skip("nothing here runs x86_64's instructions")
     if command and shutil.which(command[0]) is None:
         pytest.skip("needs QEMU: apt-get install qemu-user")
-    program = tmp_path_factory.mktemp(machine) / "check"
+    kernels = kernels_here(library()) if here else KERNELS[machine]
+    return comparison(command, kernels, tmp_path_factory.mktemp(machine) / "check", machine)
+
+
+@pytest.fixture(scope="module")
+def compare_dot(tmp_path_factory: pytest.TempPathFactory) -> Compare:
+    """compare of a processor with dot products."""
+    if shutil.which(DOT_EMULATOR[0]) is None:
+        pytest.skip("needs QEMU: apt-get install qemu-user")
+    return comparison(DOT_EMULATOR, DOT_KERNELS, tmp_path_factory.mktemp("dot") / "check", "aarch64")
+
+
+def comparison(command: Sequence[str], kernels: Sequence[str], program: Path, machine: str) -> Compare:
+    """Compile the program, and return what compares with it."""
     program.write_bytes(compile_engine(machine, OPTIONS, [Path(__file__).with_name("check.c")]))
     program.chmod(0o755)
-    kernels = kernels_here(library()) if here else KERNELS[machine]
 
     def run(network: Network | FloatCase) -> None:
         given = network.packed() if isinstance(network, FloatCase) else case(*network)
@@ -99,6 +112,22 @@ def parameters(values: Iterable[tuple[object, ...]], long: Callable[..., bool]) 
 @pytest.mark.parametrize(("bundle", "bits"), parameters(product(BUNDLES, BITS), lambda *each: each in LONG))
 def test_a_committed_bundle(compare: Compare, bundle: str, bits: int) -> None:
     compare(quantized(bundle, bits, BUNDLES[bundle]))
+
+
+@pytest.mark.parametrize("name", ["I", "II"])
+def test_dot_products_of_a_committed_bundle(compare_dot: Compare, name: str) -> None:
+    compare_dot(quantized(name, 8, 2))
+
+
+@pytest.mark.parametrize("name", ["limited", "picture and vector", "picture and vector, 2 bits"])
+def test_dot_products_of_other_layers(compare_dot: Compare, name: str) -> None:
+    spec, network, rows = made(name)
+    compare_dot((spec, network, rows[:4]))
+
+
+@pytest.mark.parametrize("extreme", ["lowest, zero 127", "highest, zero -128"])
+def test_the_largest_sums_of_dot_products(compare_dot: Compare, extreme: str) -> None:
+    compare_dot(built(WORST[f"widest, 8 bits, {extreme}"]))
 
 
 @pytest.mark.parametrize("name", NETWORKS)
