@@ -29,7 +29,7 @@ class Deploy(Waiting):
 
     Attributes:
         policy: name (III) or folder of a bundle
-        bits: 8, 16, 32, 7 … 2, mixed, w8, w4, dynamic, or a list: 32,8; auto: what convert --bits auto found for the runtime
+        bits: 8, 16, 32, 7 … 2, mixed, w8, w4, dynamic, or a list: 32,8; auto: what convert --bits auto found
         runtime: litert, tflite-runtime, onnxruntime, native, all
         accept: deploy also what agrees with the policy in less than three quarters of its decisions
         agent: native is one program that needs neither Python nor wheels, with the native engine; one precision
