@@ -23,17 +23,14 @@ OLDEST = {
     "OPENBLAS_NUM_THREADS": "2",
     "NPY_DISABLE_CPU_FEATURES": " ".join(name for name in FEATURES if name.startswith(("AVX", "FMA", "F16C"))),
 }
-LARGE = [name for name in NAMES if name.endswith(("/III", "/pong-dqn", "/pong-ppo"))]  # several seconds each
-SMALL = [name for name in NAMES if name not in LARGE]
+SMALL = [name for name in NAMES if name != "zoo/III"]
 
 
 @pytest.mark.parametrize(
     ("processor", "names"),
     [
         pytest.param({}, SMALL, id="this one"),
-        pytest.param({}, LARGE, id="this one, large", marks=pytest.mark.slow),
-        pytest.param(OLDEST, SMALL, id="the oldest", marks=pytest.mark.slow),
-        pytest.param(OLDEST, LARGE[:1], id="the oldest, large", marks=pytest.mark.slow),
+        pytest.param(OLDEST, NAMES, id="the oldest", marks=pytest.mark.slow),
     ],
 )
 def test_every_artifact_has_its_bytes(processor: dict[str, str], names: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""Ctrl-C at moments of demo, train, convert, deploy and test: one clear message, nothing lost, and the same command
+"""Ctrl-C at moments of setup, train, convert and deploy: one clear message, nothing lost, and the same command
 typed again goes on to the next moment, and in the end to its end."""
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ TRAIN = (
 BEFORE = f"{TRAIN} --seed 1 --steps 4000"
 CONVERT = "make convert BITS=8 POLICY=II"
 DEPLOY = "make deploy BITS=8 POLICY=II"
-DEMO = "make demo DEMO_STEPS=60000 DEMO_RUNS='200 --no-baseline' DEMO_EPISODES=20"
 
 
 @dataclass(frozen=True)
@@ -39,19 +38,10 @@ class Interrupted:
 
 
 COMMANDS = {
-    "demo": Interrupted(
-        DEMO,
-        (
-            "Setting up .venv",
-            "I ppo: step 0 of 60,000  compiling",
-            "flying II int8",
-        ),
-        before="rm -f .venv/.installed",
-    ),
+    "setup": Interrupted("make setup", ("Setting up .venv",), before="rm -f .venv/.installed"),
     "train": Interrupted(TRAIN, ("step .*greedy", r"step 30,\d+: greedy"), before=BEFORE),
     "convert": Interrupted(CONVERT, ("Policy II",)),
     "deploy": Interrupted(DEPLOY, ("Policy II",), before=CONVERT, wait_s=2),
-    "test": Interrupted('make test TESTS="tests/policy/test_ranges.py"', ("Fetching|created|gw0",)),
 }
 
 

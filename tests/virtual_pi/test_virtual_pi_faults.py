@@ -14,8 +14,7 @@ import pytest
 from quarl.device.deploy.agent_session import AgentSession
 from quarl.device.deploy.deploy import deploy
 from quarl.device.deploy.device import Device
-from quarl.device.deploy.errors import AgentError, ConnectionLostError, HostError
-from quarl.device.deploy.golden import Step
+from quarl.device.deploy.errors import AgentError, HostError
 from quarl.device.deploy.releases import list_releases
 from quarl.device.virtual_pi import running
 from quarl.device.virtual_pi.machine import MachineSettings
@@ -28,37 +27,6 @@ pytestmark = pytest.mark.slow
 
 YEAR_S = 365 * 86400
 Precisions = tuple[Precision, ...]
-
-
-def test_power_cut_while_the_runtime_is_unpacked_on_a_new_card(pi: Any, bundle: Bundle) -> None:
-    """The first deployment of all is the longest; the guest is killed in the middle of it."""
-    pi.stop()
-    begun = pi.start(fresh=True)
-    assert begun.new_card
-    seen: list[str] = []
-
-    def cut(step: Step) -> None:
-        seen.append(step.name)
-        if step.name.startswith("unpack ai-edge-litert") and step.done:
-            pi.cut_power()
-
-    with pi.connect() as connection, pytest.raises(ConnectionLostError) as caught:
-        deploy(connection, bundle, OLD, progress=cut)
-    assert "was lost" in caught.value.message
-    assert "No release was serving before" in caught.value.message
-    assert any(name.startswith("send numpy") for name in seen)
-
-    again = pi.start()
-    assert not again.new_card  # the same card, as it was when power went
-    with pi.connect() as connection:
-        assert list_releases(connection).policies.get("I") is None or state(connection)[0] is None
-        # The same command again verifies every golden vector before it switches; nothing half-done is left.
-        result = deploy(connection, bundle, OLD)
-        current, _, rest = state(connection)
-        assert (current, rest) == (result.release, "")
-        assert connection.run("ls quarl/envs | grep part || true").stdout == ""
-        assert serving(connection)["ok"]
-    assert any("litert" in wheel for wheel in result.wheels_sent)
 
 
 def test_a_reported_switch_survives_a_power_cut_and_a_wrong_clock(

@@ -39,7 +39,7 @@ SCRIPTS = (
     "create_all_pngs.sh",
 )  # fmt: skip
 # What takes the place of words of a line: the embedded SSH device of this machine that of a Pi, a small policy a large.
-INSTEAD = {"pi@raspberrypi": "local", "pi@virtual": "local", "III": "I", "II": "I"}
+INSTEAD = {"2048,2048,2048": "64,64", "pi@raspberrypi": "local", "pi@virtual": "local", "III": "I", "II": "I"}
 # They install, or .ci/run and setup/bare_machine.sh type them.
 DRY = {"setup", "suites", "actorq", "peers", "test", "demo", "report", "study-quick"}
 ALIKE = re.compile(
