@@ -74,10 +74,15 @@ class Question:
 
 
 def find_ladder(bundle: Bundle, question: Question) -> Ladder | None:
-    """Return the ladder in a bundle if it answers the question; a number of episodes that was typed asks anew."""
+    """Return the ladder in a bundle if it answers the question.
+
+    A number of episodes that was typed asks anew; so does a precision that nobody tried yet.
+    """
     found = None if question.episodes else read_ladder(bundle)
-    answers = found is not None and (found.max_loss, found.prefer) == (question.max_loss, question.prefer)
-    return found if answers else None
+    if found is None or (found.max_loss, found.prefer) != (question.max_loss, question.prefer):
+        return None
+    untried = {each for each in _possible(bundle, found.trained) if found.rung(each) is None}
+    return found if untried <= {Precision.MIXED} else None
 
 
 def climb(

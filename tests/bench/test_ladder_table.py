@@ -24,7 +24,9 @@ def test_a_line_for_each_policy(
         Loss(0.2, -0.4, 0.8, 400),
         Loss(0.3, 0.1, 0.5, 400),
     )
+    others = (Precision.INT4, Precision.W4, Precision.W8, Precision.DYNAMIC)
     Ladder(digest, Precision.FP32, "CartPole-v1", "", 7, 1.0, Prefer.SIZE, (
+        *(Rung(each, 0.5, {ArtifactFormat.NATIVE: 5000}, Loss(50.0, 40.0, 60.0, 50)) for each in others),
         Rung(Precision.INT8, 0.9, {ArtifactFormat.NATIVE: 9000}, Loss(0.9, -1.0, 2.8, 800)),
         Rung(Precision.FP16, 0.99, {ArtifactFormat.NATIVE: 12000}, chosen, fresh),
         Rung(Precision.FP32, 1.0, {ArtifactFormat.NATIVE: 20000}),
