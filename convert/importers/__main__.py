@@ -45,7 +45,7 @@ def as_json(done: Any) -> dict[str, Any]:
         "proof": asdict(done.proof),
         "returns": done.returns,
         "ladder": json_values.write(done.ladder),
-        "advised_bits": 8 if done.ladder is None else done.ladder.choose(formats).bits,
+        "advised_bits": "8" if done.ladder is None else done.ladder.choose(formats).bits_argument,
     }
 
 

@@ -323,7 +323,7 @@ def falls(ladder: Ladder) -> tuple[str, ...]:
     if int8 is None or int8.loss is None or ladder.keeps(int8) is not False:
         return ()
     keeping = ladder.choose([ArtifactFormat.TFLITE, ArtifactFormat.ONNX])
-    return (f"int8 loses {int8.loss} of the return; {keeping.bits_argument} bits keep it.",)
+    return (f"int8 loses {int8.loss} of the return; {keeping.value} keeps it.",)
 
 
 def poor_in_int8(spec: PolicySpec, weights: Weights, int8: Callable[[Floats], Floats], rows: Floats) -> tuple[str, ...]:
