@@ -23,7 +23,7 @@ The fewest bits that keep the return
 At most {{ max_loss }} % of the policy's return may be lost, by the 95 % interval; the smallest artifact of any \
 format. Return lost: of what is taken, on other episodes than those it was chosen by; of int8, on those. *: not \
 decided by these episodes.
-Played on {{ results.machine }}; code {{ results.code }}.
+Played on {{ results.machine }}; code {{ codes }}.
 """
 
 
@@ -47,24 +47,30 @@ def ladder(options: Options) -> int:
         quarl bench ladder --policy I,cartpole-dqn
         quarl bench ladder --keep
 
+        quarl bench ladder --keep --policy path/to/bundle
+
     A policy whose bundle has a ladder (quarl convert --bits auto) is not played again. --keep stores the answer in
-    results/ladder.json.
+    results/ladder.json; with --policy it is added to what is there.
     """
+    from quarl.bench.report import store
     from quarl.bench.study.bundles import BENCHMARK
     from quarl.convert.ladder import Question, climb, find_ladder
     from quarl.policy import json_values
-    from quarl.policy.locate import working_bundle
+    from quarl.policy.locate import code_version, working_bundle
 
-    options.require_whole("--policy", is_whole=not options.policy)
-    rows = []
+    kept = store.answer_file(LADDER)
+    rows: dict[str, Any] = {}
+    if options.keep and options.policy and kept.exists():
+        rows = {row["policy"]: row for row in store.read_answer(kept, "")["policies"]}
     for name in options.policy or ("I", "II", "III", *BENCHMARK):
         bundle = working_bundle(name, quiet=True)
         command_line.say(f"{name} …")
         found = find_ladder(bundle, Question()) or climb(bundle, Question(), report=command_line.say)
-        rows.append({"policy": bundle.spec.name, "ladder": json_values.write(found)})
+        name = bundle.spec.name
+        rows[name] = {"policy": name, "code": code_version(), "ladder": json_values.write(found)}
     return options.publish(
         LADDER,
-        {"policies": rows},
+        {"policies": list(rows.values())},
         lambda document: [ladder_table(document)],
         amounts=lambda document: {(row["policy"],): 1 for row in document["policies"]},
         unit="policies",
@@ -78,10 +84,11 @@ def ladder_table(document: Mapping[str, Any]) -> Table:
     from quarl.policy import json_values
     from quarl.policy.ladder import Ladder
 
-    lines, bounds = [], set()
+    lines, bounds, codes = [], set(), set()
     for row in document["policies"]:
         found: Ladder = json_values.read(Ladder, row["ladder"])
         bounds.add(f"{found.max_loss:g}")
+        codes.add(row["code"])
         taken, int8 = found.rung(found.choose(tuple(ArtifactFormat))), found.rung(Precision.INT8)
         assert taken is not None
         undecided = int8 is not None and found.keeps(int8) is None
@@ -98,7 +105,15 @@ def ladder_table(document: Mapping[str, Any]) -> Table:
                 "int8: return lost, %": "–" if int8 is None else f"{_lost(int8, is_fresh=False)}{'*' * undecided}",
             }
         )
-    return tabulate(LADDER, WORDS, lines, left=3, results=document, max_loss=", ".join(sorted(bounds)))
+    return tabulate(
+        LADDER,
+        WORDS,
+        lines,
+        left=3,
+        results=document,
+        max_loss=", ".join(sorted(bounds)),
+        codes=", ".join(sorted(codes)),
+    )
 
 
 def _lost(rung: Rung, *, is_fresh: bool = True) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from quarl.bench import ladder
+from quarl.bench.report import store
 from quarl.policy.bundle import Bundle
 from quarl.policy.ladder import Ladder, Loss, Prefer, Rung
 from quarl.policy.reading import WEIGHTS_FILE
@@ -16,7 +17,10 @@ from quarl.policy.spec import ArtifactFormat, Precision
 
 
 def test_a_line_for_each_policy(
-    balancing: Callable[..., Bundle], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    balancing: Callable[..., Bundle],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     bundle = balancing(tmp_path / "pole")
     digest, chosen, fresh = (
@@ -32,8 +36,15 @@ def test_a_line_for_each_policy(
         Rung(Precision.FP32, 1.0, {ArtifactFormat.NATIVE: 20000}),
     )).write(bundle.path)  # fmt: skip
     assert ladder.main(["--policy", str(bundle.path), "--json"]) == 0
-    (row,) = ladder.ladder_table(json.loads(capsys.readouterr().out)).rows
+    answer = json.loads(capsys.readouterr().out)
+    (row,) = ladder.ladder_table(answer).rows
     assert row == (
         bundle.spec.name, "CartPole-v1", "fp16", "12.0", "20.0", "99.0", "0.30 [0.10, 0.50]",
         "90.0", "0.90 [-1.00, 2.80]*",
     )  # fmt: skip
+    other = {**answer["policies"][0], "policy": "another"}
+    monkeypatch.setattr(store, "RESULTS", tmp_path)
+    store.answer_file(ladder.LADDER).write_text(json.dumps({**answer, "policies": [other]}))
+    assert ladder.main(["--policy", str(bundle.path), "--keep"]) == 0
+    both = store.read_answer(store.answer_file(ladder.LADDER), "")["policies"]
+    assert [each["policy"] for each in both] == ["another", bundle.spec.name]
