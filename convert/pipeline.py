@@ -173,7 +173,12 @@ def build(
 def build_candidate(spec: PolicySpec, quantized: Quantized, artifact_format: ArtifactFormat) -> ArtifactCandidate:
     """Build an artifact of a policy in a precision; nothing is executed."""
     if reason := opaque.impossible(spec, artifact_format, quantized.precision):
-        raise QuantizationError(reason, "Type --bits 32, 16 or 8, without --format." if quantized.program else "")
+        hint = (
+            "Type --bits 32, 16 or 8, without --format."
+            if quantized.program
+            else "Type --format native, or other --bits."
+        )
+        raise QuantizationError(reason, hint)
     if quantized.program:
         return ArtifactCandidate(quantized, artifact_format, quantized.program)
     if quantized.network is not None:
