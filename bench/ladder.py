@@ -56,7 +56,7 @@ def ladder(options: Options) -> int:
     from quarl.bench.study.bundles import BENCHMARK
     from quarl.convert.ladder import Question, climb, find_ladder
     from quarl.policy import json_values
-    from quarl.policy.locate import code_version, working_bundle
+    from quarl.policy.locate import working_bundle
 
     kept = store.answer_file(LADDER)
     rows: dict[str, Any] = {}
@@ -67,7 +67,7 @@ def ladder(options: Options) -> int:
         command_line.say(f"{name} …")
         found = find_ladder(bundle, Question()) or climb(bundle, Question(), report=command_line.say)
         name = bundle.spec.name
-        rows[name] = {"policy": name, "code": code_version(), "ladder": json_values.write(found)}
+        rows[name] = {"policy": name, "ladder": json_values.write(found)}
     return options.publish(
         LADDER,
         {"policies": list(rows.values())},
@@ -88,7 +88,7 @@ def ladder_table(document: Mapping[str, Any]) -> Table:
     for row in document["policies"]:
         found: Ladder = json_values.read(Ladder, row["ladder"])
         bounds.add(f"{found.max_loss:g}")
-        codes.add(row["code"])
+        codes.add(found.code)
         taken, int8 = found.rung(found.choose(tuple(ArtifactFormat))), found.rung(Precision.INT8)
         assert taken is not None
         undecided = int8 is not None and found.keeps(int8) is None

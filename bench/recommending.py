@@ -163,14 +163,15 @@ class Candidate:
 def candidate_pairs(ladder: Ladder, runtimes: Sequence[RuntimeName]) -> list[Pair]:
     """Return each precision that keeps the return in each runtime.
 
-    Fewer than 8 bits in the native engine alone: elsewhere they run in an int8 container, as large and as fast as int8.
+    Integers of fewer than 8 bits in the native engine alone: elsewhere they are as large and as fast as int8.
     """
     return [
         (rung.precision, runtime)
         for rung in ladder.rungs
         if ladder.keeps(rung)
         for runtime in runtimes
-        if runtime.artifact_format in rung.bytes and (rung.precision.bits >= 8 or runtime is RuntimeName.NATIVE)
+        if runtime.artifact_format in rung.bytes
+        and (rung.precision.bits >= 8 or not rung.precision.is_integer or runtime is RuntimeName.NATIVE)
     ]
 
 

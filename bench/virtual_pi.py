@@ -114,7 +114,7 @@ def names(report: Report) -> dict[str, str]:
     return {"policy": report.policy, "precision": report.precision or NOT_KNOWN, "runtime": report.runtime}
 
 
-def order(report: Report) -> tuple[tuple[int, str], int, int]:
+def order(report: Report) -> tuple[tuple[int, str], tuple[int, int], int]:
     """Sort key: by policy, then precision, then runtime."""
     return policy_order(report.policy), precision_order(report.precision), _RUNTIMES.index(report.runtime)
 

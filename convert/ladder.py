@@ -23,6 +23,7 @@ from quarl.convert.pipeline import Quantized, build_candidate, quantize
 from quarl.policy.bundle import Bundle
 from quarl.policy.errors import QuarlError
 from quarl.policy.ladder import Ladder, Loss, Prefer, Rung, read_ladder
+from quarl.policy.locate import code_version
 from quarl.policy.pilot import deciding
 from quarl.policy.reading import WEIGHTS_FILE
 from quarl.policy.reference import Floats, forward_float, forward_integer, layer_names
@@ -135,6 +136,7 @@ def climb(
         max_loss=question.max_loss,
         prefer=question.prefer,
         rungs=tuple(rungs),
+        code=code_version(),
     )
     ladder = replace(ladder, hints=(*why_not, *_hints(bundle, ladder, policies, rows, wanted)))
     if judge is not None:

@@ -60,7 +60,7 @@ def require_possible(spec: PolicySpec, precision: Precision) -> None:
     """Raise QuantizationError if no runtime executes a policy in this precision."""
     reasons = [impossible(spec, form, precision) for form in ArtifactFormat]
     if all(reasons):
-        raise QuantizationError(reasons[0], "Type --bits 32, 16 or 8.")
+        raise QuantizationError(reasons[-1], "Type --bits 32, 16 or 8.")
 
 
 def build(spec: PolicySpec, program: np.ndarray, calibration: Floats, precision: Precision) -> bytes:

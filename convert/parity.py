@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from quarl.convert.executor import ExecutionResult
-from quarl.convert.reference import Reference
+from quarl.convert.reference import USUAL_SHARE, Reference
 from quarl.device.agent.golden import SMALLEST
 from quarl.policy.errors import PolicyError
 from quarl.policy.quantize import Floats
@@ -54,6 +54,14 @@ def check(
             "It was not written.",
             code="golden_mismatch",
         )
+    if reference.usual is not None:
+        share = float((errors[0] <= reference.usual).all(axis=1).mean())
+        if share < USUAL_SHARE:
+            raise ParityError(
+                f"{where}: {USUAL_SHARE:.0%} of the golden vectors must be within the rounding of floats of the "
+                f"reference, got {share:.1%}. It was not written.",
+                code="golden_mismatch",
+            )
     worst = float(errors[0].max())
     agreement = 1.0
     if spec.is_discrete:

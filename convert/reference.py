@@ -50,6 +50,8 @@ MORE_OFF = 1.5, 0.005
 # Steps come back as floats: scale · levels is rounded.
 STEP_SLACK = 1e-3
 LEVELS_OFF = 2.5
+USUAL_SHARE = 0.9
+"""A level on the border may be the next one, which is seldom; another weight moves nearly every row."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,8 @@ class Reference:
         step: one step of each result's scale, (result_size,): the largest that squashing can make of it; None for a
             float artifact.
         most_off: share of all outputs that may be half a step or more off on a device; None where nothing is asked.
+        usual: what all but a few (``USUAL_SHARE``) of the rows have to keep of ``outputs`` where the artifact is made,
+            (result_size,); None where nothing is asked.
     """
 
     observations: Floats
@@ -74,6 +78,7 @@ class Reference:
     tolerance: Doubles
     step: Doubles | None
     most_off: float | None = None
+    usual: Doubles | None = None
 
     def describe(self, error: float, output: int) -> str:
         """Return an error of an output in words: in steps where there are steps."""
@@ -99,7 +104,8 @@ def float_reference(
         outputs = forward_stored(spec, weights, precision, exact=True)(observations)
     stored = stored_weights(spec, weights, precision)
     tolerance = np.broadcast_to(float_tolerance(spec, stored, observations, precision), outputs.shape)
-    return Reference(observations, outputs, (outputs,), (tolerance,), tolerance, None)
+    usual = float_tolerance(spec, stored, observations) if precision is Precision.DYNAMIC else None
+    return Reference(observations, outputs, (outputs,), (tolerance,), tolerance, None, usual=usual)
 
 
 def integer_reference(spec: PolicySpec, network: IntegerNetwork, observations: Floats) -> Reference:

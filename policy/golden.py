@@ -136,7 +136,7 @@ def float_tolerance(
             x, variance = _through_convolution(x, variance, kernel, bias, spec.network.convolutions[index].stride)
         else:
             flat, variance = x.reshape(len(x), -1), variance.reshape(len(x), -1)
-            if flips:
+            if flips and index:  # the first layer is fed by the normaliser, which is the same bits everywhere
                 variance = variance + dynamic_scales(flat)[0] ** 2 / min(len(kernel), FEW)
             rounding = np.sqrt(len(kernel) + 1) * UNIT_ROUNDOFF * (product(np.abs(flat), np.abs(kernel)) + np.abs(bias))
             x, variance = product(flat, kernel) + bias, product(variance, kernel**2) + rounding**2

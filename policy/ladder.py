@@ -128,6 +128,7 @@ class Ladder:
         prefer: which of those that keep it is taken.
         rungs: from few bits to many.
         hints: sentences on the layers to blame, and on what would help.
+        code: commit that it was climbed with.
     """
 
     weights_sha256: str
@@ -139,6 +140,7 @@ class Ladder:
     prefer: Prefer
     rungs: tuple[Rung, ...]
     hints: tuple[str, ...] = ()
+    code: str = "unknown"
 
     def rung(self, precision: Precision) -> Rung | None:
         """Return what was found of a precision."""

@@ -422,7 +422,11 @@ def map_verified(path: Path, record: FileRecord, largest: int, *, in_place: bool
         _compare_sizes(path, size, record)
         if in_place and size:  # nothing cannot be mapped
             # A private mapping that may be written to, though nobody does: ctypes tells the address of no other.
-            data = mmap.mmap(stream.fileno(), size, access=mmap.ACCESS_COPY)
+            try:
+                data = mmap.mmap(stream.fileno(), size, access=mmap.ACCESS_COPY)
+            except ValueError:  # it has just been cut off
+                _compare_sizes(path, 0, record)
+                raise
         else:
             data = mmap.mmap(-1, max(size, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             _compare_sizes(path, stream.readinto(data) if size else 0, record)

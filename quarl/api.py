@@ -122,8 +122,8 @@ class Policy:
         """Make TFLite, ONNX and native artifacts, each executed and compared before it is written.
 
         Args:
-            bits: 32, 16, 8, 7 … 2, "mixed", or several of them; "auto" takes for each format the smallest that keeps
-                the return.
+            bits: 32, 16, 8, 7 … 2, "mixed", "w8", "w4", "dynamic", or several; "auto" takes for
+                each format the smallest that keeps the return.
             accept: write also what acts as the policy in too few cases.
             max_loss: percent of the return that "auto" may lose.
             prefer: "speed" has "auto" take the fastest, by instructions counted in QEMU.
@@ -280,7 +280,7 @@ class Device:
 
         Args:
             policy: with these artifacts, or its name.
-            bits: which artifacts: 32, 16, 8, 7 … 2, "mixed", or several of them; or "auto".
+            bits: which artifacts: 32, 16, 8, 7 … 2, "mixed", "w8", "w4", "dynamic", or several; or "auto".
             runtime: litert, tflite-runtime, onnxruntime, native, or "all".
             agent: "native" is one program that needs no Python on the device, with the native engine.
 

@@ -103,7 +103,7 @@ class Weights:
 
 def is_float(precision: Precision) -> bool:
     """Return whether the arithmetic is in fp32."""
-    return precision in (Precision.FP32, Precision.FP16)
+    return not precision.is_integer and precision is not Precision.DYNAMIC
 
 
 def level_of(size: int) -> Level:

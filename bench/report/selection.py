@@ -27,12 +27,12 @@ def policy_order(name: str) -> tuple[int, str]:
     return (_NUMERALS.index(name) if name in _NUMERALS else len(_NUMERALS)), name
 
 
-def precision_order(name: str | None) -> int:
-    """Sort key: fp32, fp16, w8, int8 … int5, mixed, w4, int4 … int2."""
+def precision_order(name: str | None) -> tuple[int, int]:
+    """Sort key: fp32, fp16, int8, w8, dynamic, int7 … int5, mixed, int4, w4 … int2."""
     if not name:
-        return 0
+        return 0, 0
     precision = Precision(name)
-    return 1 - 3 * precision.bits - 2 * (precision is Precision.MIXED) - precision.is_weight_only
+    return -2 * precision.bits - (precision is Precision.MIXED), list(Precision).index(precision)
 
 
 @dataclass(frozen=True)

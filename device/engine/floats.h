@@ -57,9 +57,9 @@ __attribute__((noinline)) static float to_levels(const float *restrict x, uint32
     const int32_t z = *zero = limited(rounded(-low / scale), 0, 255);
     for (uint32_t i = 0; i < n; i++) {
         const float place = x[i] / scale + 12582912.0f; /* as in rounded */
-        int32_t bits;
+        uint32_t bits;                  /* of no number, any: its sum may wrap around */
         memcpy(&bits, &place, 4);
-        level[i] = (uint8_t)limited(bits - 0x4B400000 + z, 0, 255);
+        level[i] = (uint8_t)limited((int32_t)(bits - 0x4B400000u + (uint32_t)z), 0, 255);
     }
     return scale;
 }

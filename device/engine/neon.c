@@ -1,4 +1,4 @@
-/* NEON: AArch64 without dot products (Cortex-A53) and ARMv7. A row is multiplied by its broadcast value and added up in 16
+/* NEON: AArch64 and ARMv7; at the end, dot products. A row is multiplied by its broadcast value and added up in 16
  * bits, which the values of a group cannot leave; a group's sums are then added in 32. The loops of AArch64 over whole
  * blocks are in neon64.h: compiled from intrinsics they spill registers. */
 #if defined __ARM_NEON

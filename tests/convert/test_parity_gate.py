@@ -28,8 +28,9 @@ from quarl.policy.ladder import FLOOR, AcceptanceError
 from quarl.policy.places import ZOO
 from quarl.policy.reading import CALIBRATION_FILE, MANIFEST_FILE, WEIGHTS_FILE, FileRecord
 from quarl.policy.reference import IntegerNetwork, forward_float
-from quarl.policy.simulate import quantize_network
+from quarl.policy.simulate import forward_stored, quantize_network
 from quarl.policy.spec import (
+    Activation,
     ArtifactFormat,
     ContinuousHead,
     NetworkSpec,
@@ -187,6 +188,16 @@ def test_another_shape_or_type_is_refused(small: Small, outputs: np.ndarray) -> 
     reference = float_reference(spec, weights, observations)
     with refused(ParityError, "parity", shows=["100"]):
         check(RuntimeName.LITERT, "small/fp32.tflite", spec, execution_of(spec, outputs), reference)
+
+
+def test_levels_of_each_decision_are_not_replaced_by_floats(small: Small) -> None:
+    spec, weights, _, observations = small
+    spec = replace(spec, network=replace(spec.network, activation=Activation.TANH))
+    reference = float_reference(spec, weights, observations, precision=Precision.DYNAMIC)
+    check(RuntimeName.NATIVE, "small/dynamic.native", spec, execution_of(spec, reference.outputs), reference)
+    floats = forward_stored(spec, weights, Precision.W8, exact=True)(observations)
+    with refused(ParityError, "golden_mismatch", shows=["small/dynamic.native", "90%"]):
+        check(RuntimeName.NATIVE, "small/dynamic.native", spec, execution_of(spec, floats), reference)
 
 
 @pytest.mark.parametrize("own", [0, 1])
