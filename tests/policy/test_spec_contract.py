@@ -156,10 +156,12 @@ def test_a_consumer_that_feeds_the_same_fields_is_accepted() -> None:
 def test_precisions_by_bits_and_by_name() -> None:
     assert [Precision.from_bits(bits).value for bits in (32, 16, 8, 4, 2)] == ["fp32", "fp16", "int8", "int4", "int2"]
     assert Precision.parse("8") is Precision.parse("int8") is Precision.INT8
-    assert Precision.parse("mixed") is Precision.MIXED
+    assert (Precision.parse("mixed"), Precision.parse("w8")) == (Precision.MIXED, Precision.W8)
     assert [Precision.parse(p.bits_argument) for p in Precision] == list(Precision)
-    assert [p.bits for p in Precision] == [32, 16, 8, 7, 6, 5, 4, 3, 2, 4]
-    assert [p for p in Precision if not p.is_integer] == [Precision.FP32, Precision.FP16]
+    assert [p.bits for p in Precision] == [32, 16, 8, 7, 6, 5, 4, 3, 2, 4, 8, 4, 8]
+    alone = [p for p in Precision if p.is_weight_only]
+    assert alone == [Precision.W8, Precision.W4, Precision.DYNAMIC]
+    assert [p for p in Precision if not p.is_integer] == [Precision.FP32, Precision.FP16, *alone]
     for wrong in ("1", "9", "64", "int16", "float"):
         with pytest.raises(SpecError, match="precision must be"):
             Precision.parse(wrong)
