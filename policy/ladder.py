@@ -225,7 +225,8 @@ def read_ladder(bundle: BundleFiles) -> Ladder | None:
     if not path.exists():
         return None
     try:
-        ladder: Ladder = json_values.read(Ladder, json_values.parse_object(read_file(path, LARGEST_LADDER)))
+        document = json_values.parse_object(read_file(path, LARGEST_LADDER))
+        ladder: Ladder = json_values.read(Ladder, {"code": "unknown", **document})  # of an earlier version without
     except (JsonValueError, KeyError) as error:
         raise BundleError(
             f"{path} cannot be read: {error}.", f"Remove it, and type: quarl convert --bits {AUTO}"
