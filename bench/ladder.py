@@ -22,7 +22,8 @@ WORDS = """\
 The fewest bits that keep the return
 At most {{ max_loss }} % of the policy's return may be lost, by the 95 % interval; the smallest artifact of any \
 format. Return lost: of what is taken, on other episodes than those it was chosen by; of int8, on those. *: not \
-decided by these episodes.
+decided by these episodes. sb3-…: official agents of Stable-Baselines3 (DLR-RM/rl-trained-agents, commit cd35bde6), \
+imported with quarl import --task.
 Played on {{ results.machine }}; code {{ codes }}.
 """
 

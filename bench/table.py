@@ -119,6 +119,7 @@ def _makers() -> dict[str, Callable[[Kept], Made]]:
     """Return what makes each table of what is kept, by the table's name."""
     from quarl.bench import case_study, flights, native, paper, pressure, recommend, virtual_pi
     from quarl.bench.imports import imports_table
+    from quarl.bench.ladder import LADDER, ladder_table
     from quarl.bench.loop_timing.tables import punctuality_table, round_trip_table
     from quarl.bench.memory_pressure.cases import pressure_table
     from quarl.bench.peers.__main__ import peers_table
@@ -153,6 +154,7 @@ def _makers() -> dict[str, Callable[[Kept], Made]]:
         "memory-pressure": of_answer(pressure_table, "pressure", pressure.COMMAND),
         "imports": of_answer(imports_table, "imports", "quarl bench imports"),
         "native": of_answer(native.native_table, "native", "quarl bench native"),
+        LADDER: of_answer(ladder_table, LADDER, "quarl bench ladder"),
         "peers": of_answer(peers_table, "peers", "quarl peers"),
         "loop-round-trips": of_answer(round_trip_table, "loop", "quarl bench loop"),
         "loop-punctuality": of_answer(punctuality_table, "loop", "quarl bench loop"),
