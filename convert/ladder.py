@@ -77,7 +77,7 @@ class Question:
 def find_ladder(bundle: Bundle, question: Question) -> Ladder | None:
     """Return the ladder in a bundle if it answers the question.
 
-    A number of episodes that was typed asks anew; so does a precision that nobody tried yet.
+    It does not if a number of episodes is given, or if a precision that is possible has not been tried.
     """
     found = None if question.episodes else read_ladder(bundle)
     if found is None or (found.max_loss, found.prefer) != (question.max_loss, question.prefer):

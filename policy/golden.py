@@ -90,6 +90,7 @@ product = partial(exact_product, parts=COARSE)
 
 
 FEW = 64
+"""One in so many inputs of a layer is assumed to lie on the border of two levels; in a smaller layer, one input."""
 
 
 def _is_exact(network: NetworkSpec) -> bool:

@@ -25,7 +25,7 @@ FLOOR = 0.75  # the help of --accept calls it three quarters
 committed policy, above a policy with another one's weights."""
 LADDER_FILE = "ladder.json"
 LARGEST_LADDER = 1 << 20
-WORTH = {Precision.W8: 1.25, Precision.W4: 1.25, Precision.DYNAMIC: 1.1}
+SIZE_FACTORS = {Precision.W8: 1.25, Precision.W4: 1.25, Precision.DYNAMIC: 1.1}
 """How much larger an integer artifact may be than one that computes with floats: it is faster, or smaller in memory."""
 AUTO = "auto"
 """What is typed in place of bits."""
@@ -166,7 +166,7 @@ class Ladder:
         def cost(rung: Rung) -> tuple[float, ...]:
             size, bits = float(min(rung.bytes[form] for form in formats if form in rung.bytes)), -rung.precision.bits
             if self.prefer is Prefer.SIZE:
-                return size * WORTH.get(rung.precision, 1.0), bits
+                return size * SIZE_FACTORS.get(rung.precision, 1.0), bits
             counts = (rung.instructions or {}).items()
             return min((n for name, n in counts if name.artifact_format in formats), default=1e18), size, bits
 

@@ -172,7 +172,7 @@ static const struct native_kernel_set *set_of(unsigned number)
     return 0;
 }
 
-/* The first set here that takes weights in quads; all such sets take them alike. NULL: there is none. */
+/* The first available set that takes weights in quads, NULL if none does; those of one processor share their layout. */
 static const struct native_kernel_set *set_of_quads(void)
 {
     const struct native_kernel_set *set;

@@ -57,8 +57,6 @@ def compare(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     command = [] if here else list(EMULATORS[machine])
     if not here and not command:
         pytest.skip("nothing here runs x86_64's instructions")
-    if command and shutil.which(command[0]) is None:
-        pytest.skip("needs QEMU: apt-get install qemu-user")
     kernels = kernels_here(library()) if here else KERNELS[machine]
     return comparison(command, kernels, tmp_path_factory.mktemp(machine) / "check", machine)
 
@@ -66,13 +64,13 @@ def compare(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.fixture(scope="module")
 def compare_dot(tmp_path_factory: pytest.TempPathFactory) -> Compare:
     """compare of a processor with dot products."""
-    if shutil.which(DOT_EMULATOR[0]) is None:
-        pytest.skip("needs QEMU: apt-get install qemu-user")
     return comparison(DOT_EMULATOR, DOT_KERNELS, tmp_path_factory.mktemp("dot") / "check", "aarch64")
 
 
 def comparison(command: Sequence[str], kernels: Sequence[str], program: Path, machine: str) -> Compare:
     """Compile the program, and return what compares with it."""
+    if command and shutil.which(command[0]) is None:
+        pytest.skip("needs QEMU: apt-get install qemu-user")
     program.write_bytes(compile_engine(machine, OPTIONS, [Path(__file__).with_name("check.c")]))
     program.chmod(0o755)
 
