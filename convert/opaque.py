@@ -46,7 +46,7 @@ SCHEME = (
 def impossible(spec: PolicySpec, artifact_format: ArtifactFormat, precision: Precision = Precision.INT8) -> str:
     """Return why a policy has no such artifact; empty where it has."""
     opaque = spec.network.opaque
-    if precision is Precision.DYNAMIC and artifact_format is not ArtifactFormat.NATIVE:
+    if not artifact_format.expresses(precision):
         return f"{precision.value} artifacts are of the native engine alone, got {artifact_format.value}."
     if opaque is None or (artifact_format is ArtifactFormat.ONNX and precision in PRECISIONS):
         return ""

@@ -172,6 +172,10 @@ class ArtifactFormat(Enum):
     NATIVE = "native"
     """Weights in as many bits as they have: device/engine/FORMAT.md."""
 
+    def expresses(self, precision: Precision) -> bool:
+        """Whether the format can hold artifacts of a precision at all."""
+        return precision is not Precision.DYNAMIC or self is ArtifactFormat.NATIVE
+
 
 class RuntimeName(Enum):
     """An inference runtime that can execute artifacts on a device."""
@@ -196,9 +200,21 @@ class RuntimeName(Enum):
         return "ai-edge-litert" if self is RuntimeName.LITERT else self.value
 
 
-def executions(precisions: Iterable[Precision], runtimes: Iterable[RuntimeName]) -> list[tuple[Precision, RuntimeName]]:
-    """Return every precision in every runtime."""
-    return list(product(precisions, runtimes))
+def executions(precisions: Sequence[Precision], runtimes: Sequence[RuntimeName]) -> list[tuple[Precision, RuntimeName]]:
+    """Return every precision in every one of the runtimes whose format expresses it.
+
+    Raises:
+        SpecError: a precision has no such runtime.
+    """
+    pairs = [pair for pair in product(precisions, runtimes) if pair[1].artifact_format.expresses(pair[0])]
+    for precision in precisions:
+        if all(precision is not executed for executed, _ in pairs):
+            names = ", ".join(runtime.value for runtime in runtimes)
+            raise SpecError(
+                f"{precision.value} artifacts are executed by the native engine only, got {names}.",
+                "Add --runtime native, or type other --bits.",
+            )
+    return pairs
 
 
 class Activation(Enum):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from quarl.bench.command_line import say
 from quarl.bench.device_session.questions import Served
 from quarl.bench.report.document import Transport
-from quarl.policy.spec import Precision, RuntimeName, executions
+from quarl.policy.spec import Precision, RuntimeName
 
 if TYPE_CHECKING:
     from quarl.device.deploy.connection import Connection
@@ -31,8 +31,7 @@ def bundle_with(policy: str, precisions: Sequence[Precision], runtime: RuntimeNa
     from quarl.policy.locate import working_bundle
 
     bundle = working_bundle(policy)
-    wanted = [precision for precision, _ in executions(precisions, [runtime])]
-    missing = [p for p in wanted if not bundle.has_artifact(p, runtime.artifact_format)]
+    missing = [p for p in precisions if not bundle.has_artifact(p, runtime.artifact_format)]
     if missing:
         from quarl.convert.pipeline import convert_all
 

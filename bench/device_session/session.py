@@ -59,7 +59,7 @@ class Session:
 
     def list_precisions(self, runtime: RuntimeName) -> list[Precision]:
         """Return the session's precisions that a runtime executes."""
-        return [precision for precision, _ in executions(self.precisions, [runtime])]
+        return [precision for precision in self.precisions if runtime.artifact_format.expresses(precision)]
 
     def ask_each(self, question: Callable[[Served], Iterable[Report]]) -> None:
         """Ask about every artifact, each served by a fresh process."""
@@ -92,8 +92,13 @@ def open_session(
             f"--agent native requires --runtime native, got {','.join(one.value for one in runtimes)}.",
             "Type --runtime native.",
         )
+    wanted: dict[RuntimeName, list[Precision]] = {}
+    for precision, runtime in executions(requested, runtimes):
+        wanted.setdefault(runtime, []).append(precision)
     bundles = [
-        (runtime, access.bundle_with(policy, requested, runtime)) for runtime in runtimes for policy in arguments.policy
+        (runtime, access.bundle_with(policy, of_it, runtime))
+        for runtime, of_it in wanted.items()
+        for policy in arguments.policy
     ]
     with access.connect(arguments.target, getattr(arguments, "threads", None), without_python) as device:
         yield Session(device, bundles, requested, where)

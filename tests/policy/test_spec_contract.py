@@ -23,6 +23,7 @@ from quarl.policy.spec import (
     Precision,
     RuntimeName,
     Squash,
+    executions,
 )
 
 TEXT: Any = str  # gives a text where an enum is wanted
@@ -217,3 +218,11 @@ def test_what_foreign_policies_need_comes_back_from_json(spec: PolicySpec) -> No
 def test_what_no_contract_can_say_is_refused(make: Callable[[], object], words: str) -> None:
     with pytest.raises(SpecError, match=words):
         make()
+
+
+def test_a_precision_is_executed_by_runtimes_that_express_it() -> None:
+    dynamic, both = Precision.DYNAMIC, [RuntimeName.LITERT, RuntimeName.NATIVE]
+    expected = [(dynamic, RuntimeName.NATIVE), (Precision.INT8, both[0]), (Precision.INT8, both[1])]
+    assert executions([dynamic, Precision.INT8], both) == expected
+    with pytest.raises(SpecError, match="--runtime native"):
+        executions([Precision.INT8, dynamic], [RuntimeName.LITERT])
