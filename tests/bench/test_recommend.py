@@ -243,7 +243,7 @@ def test_for_real_on_the_embedded_device(
     capsys.readouterr()
 
     typed = [str(bundle.path), "--episodes", "2", "--runs", "662", "--max-loss", "99", "--output", "made/answer.json"]
-    assert recommend.main([*typed, "--deadline-ms", "1000"]) == 0
+    assert recommend.main([*typed, "--runtime", "litert,native", "--deadline-ms", "1000"]) == 0
     printed = capsys.readouterr()
     answer = json.loads((tmp_path / "made" / "answer.json").read_text(encoding="utf-8"))
     names = [(each["precision"], each["runtime"]) for each in answer["candidates"]]
