@@ -27,7 +27,7 @@ struct native {
     uint8_t *low;                   /* these four as struct native_windows has them */
     uint32_t *large;
     int8_t *quads[MOST_LAYERS];     /* NULL where no set here takes the layer's weights so */
-    int32_t *signed_bias[MOST_LAYERS]; /* bias + 128 * the sum of an output's weights, for a set that takes_dense */
+    int32_t *signed_bias[MOST_LAYERS]; /* bias + 128 * the sum of an output's weights, for a set that takes_int8 */
     uint8_t *heavy[MOST_LAYERS];
     uint8_t mode[MOST_LAYERS];
     struct native_team team;
@@ -182,7 +182,7 @@ static const struct native_kernel_set *set_of_quads(void)
 
 static int takes_quads_of(const struct native_kernel_set *set, const struct native_layer *y)
 {
-    return set && !is_float(y) && (is_conv(y) || (set->takes_dense && y->bits == 8));
+    return set && !is_float(y) && (is_conv(y) || (y->bits == 8 && (uint64_t)y->in * y->padded <= set->most_dense));
 }
 
 /* ---- memory -------------------------------------------------------------------------------------------------------- */
@@ -249,9 +249,9 @@ static uint64_t lay_out(struct native *e, const struct native_file *f)
         n->quads[i] = 0, n->heavy[i] = 0, n->signed_bias[i] = 0;
         if (!takes_quads_of(set, y)) continue;
         n->quads[i] = reserve(&a, 4 * (uint64_t)quads_of(y) * wide_of(y));
-        if (set->takes_dense) n->signed_bias[i] = reserve(&a, 4 * (uint64_t)wide_of(y));
+        if (set->takes_int8) n->signed_bias[i] = reserve(&a, 4 * (uint64_t)wide_of(y));
         else {
-            n->heavy[i] = reserve(&a, quads_of(y) / 2 * (uint64_t)(wide_of(y) / 16));
+            if (is_conv(y)) n->heavy[i] = reserve(&a, quads_of(y) / 2 * (uint64_t)(wide_of(y) / 16));
             large = quads_of(y) > large ? quads_of(y) : large;
         }
         low = count_inputs(y) > low ? count_inputs(y) : low;
@@ -269,6 +269,12 @@ static int weight_at(const struct native_file *f, const struct native_layer *y, 
     const uint8_t *start = (const uint8_t *)at(f, y->weights) + (size_t)block * NATIVE_CHUNK * y->in;
     const uint8_t byte = start[((size_t)row * width + chunk - block) * NATIVE_CHUNK + output % NATIVE_CHUNK];
     return y->bits == 8 ? (int8_t)byte : (byte >> part * y->bits & ((1 << y->bits) - 1)) - (y->bits == 4 ? 8 : 1);
+}
+
+/* Outputs whose weights in quads lie side by side. */
+static uint32_t block_of_quads(const struct native_kernel_set *set, const struct native_layer *y)
+{
+    return is_conv(y) && !set->takes_int8 ? wide_of(y) : NATIVE_BLOCK;
 }
 
 /* A layer's weights, and which of them are heavy, as struct native_windows has them; `block` outputs at a time. */
@@ -324,9 +330,10 @@ enum native_error native_open(void *memory, size_t size, const void *file, size_
         /* Quads of all rows are faster than the rows that count, unless these are few. */
         e->mode[i] = f->layer[i].dense || e->quads[i] ? NATIVE_DENSE : NATIVE_SPARSE;
         if (!e->quads[i]) continue;
-        pack_quads(f, &f->layer[i], set->takes_dense ? NATIVE_BLOCK : wide_of(&f->layer[i]), e->quads[i]);
-        if (set->takes_dense) sign_bias(f, &f->layer[i], e->quads[i], e->signed_bias[i]);
-        else find_heavy(&f->layer[i], e->quads[i], e->heavy[i]);
+        const uint32_t block = block_of_quads(set, &f->layer[i]);
+        pack_quads(f, &f->layer[i], block, e->quads[i]);
+        if (set->takes_int8) sign_bias(f, &f->layer[i], e->quads[i], e->signed_bias[i]);
+        else if (is_conv(&f->layer[i])) find_heavy(&f->layer[i], e->quads[i], e->heavy[i]);
     }
     for (uint32_t i = 0; i < f->layers; i++)
         for (uint32_t k = 0; k < f->layer[i].in; k++) e->every[k] = (uint16_t)k;
@@ -407,13 +414,13 @@ static void finish(struct native *e, const struct native_layer *y, const int32_t
 
 static int takes_all(const struct native *e, const struct native_layer *y) { return e->mode[y - e->file->layer] == NATIVE_DENSE; }
 static int takes_quads(const struct native *e, const struct native_layer *y) { return takes_all(e, y) && e->set->convolve && e->quads[y - e->file->layer]; }
-static int takes_signed(const struct native *e, const struct native_layer *y) { return takes_all(e, y) && y->signed_bias && e->set->takes_signed; }
+static int takes_signed(const struct native *e, const struct native_layer *y) { return takes_all(e, y) && y->signed_bias && e->set->takes_signed && !(is_conv(y) && takes_quads(e, y)); }
 
-/* The values from ... to - 1 as sets take them with quads. */
-static void lower(struct native *e, const uint8_t *u, size_t from, size_t to)
+/* The values from ... to - 1 of a layer's as sets take them with quads. */
+static void lower(struct native *e, const struct native_layer *y, const uint8_t *u, size_t from, size_t to)
 {
     uint8_t *restrict low = e->low;
-    if (e->set->takes_dense) for (size_t i = from; i < to; i++) low[i] = u[i] ^ 128;
+    if (e->set->takes_int8 || takes_signed(e, y)) for (size_t i = from; i < to; i++) low[i] = u[i] ^ 128;
     else if (e->set->piece < 255) for (size_t i = from; i < to; i++) low[i] = u[i] & 127;
 }
 
@@ -421,12 +428,12 @@ static void lower(struct native *e, const uint8_t *u, size_t from, size_t to)
 static void multiply_quads(struct native *e, const struct native_layer *y, const uint8_t *u, uint32_t from, uint32_t to, uint32_t first, uint32_t last)
 {
     const int all = (int)quads_of(y), quads = to < y->in ? (int)(to - from) / 4 : all - (int)from / 4;
-    const int8_t *weights = e->quads[y - e->file->layer] + 4 * (size_t)first * (size_t)all;
+    const size_t layer = (size_t)(y - e->file->layer), passed = (size_t)first * (size_t)all;
     const struct native_windows w = {
-        .low = e->low, .weights = weights, .windows = 1, .side = 1, .run = (int)(to - from), .quads = quads, .wide = (int)(last - first),
-        .passed = (int)from / 4, .block = all};
+        .u = u, .low = e->low, .weights = e->quads[layer] + 4 * passed, .windows = 1, .is_signed = takes_signed(e, y),
+        .side = 1, .run = (int)(to - from), .quads = quads, .wide = (int)(last - first), .passed = (int)from / 4, .block = all, .large = e->large};
     const size_t corner = from;
-    lower(e, u, from, to);
+    lower(e, y, u, from, to);
     e->set->convolve(&w, &corner, e->acc + first);
 }
 
@@ -446,7 +453,7 @@ static void multiply(struct native *e, const struct native_layer *y, const uint8
 
 static const int32_t *bias_of(const struct native *e, const struct native_layer *y)
 {
-    if (takes_quads(e, y)) return e->set->takes_dense ? e->signed_bias[y - e->file->layer] : at(e->file, y->bias);
+    if (takes_quads(e, y) && e->set->takes_int8) return e->signed_bias[y - e->file->layer];
     return at(e->file, takes_signed(e, y) ? y->signed_bias : y->bias);
 }
 
@@ -579,7 +586,7 @@ static void convolve_together(struct native *e, const struct native_layer *y, co
     const struct native_windows w = {
         .u = u, .low = e->low, .weights = e->quads[layer], .heavy = e->heavy[layer], .windows = (int)n, .side = (int)y->side, .run = (int)run_of(y),
         .quads = (int)quads_of_line(y), .wide = (int)wide, .block = (int)quads_of(y), .line = line, .large = e->large};
-    lower(e, u, 0, (size_t)count_inputs(y));
+    lower(e, y, u, 0, (size_t)count_inputs(y));
     const int32_t *bias = bias_of(e, y);
     uint32_t i = 0, j = 0;
     for (uint32_t done = 0; done < rows * columns; done += n) {

@@ -63,16 +63,17 @@ typedef void native_quantize(const struct native_input *, const float *x, int n,
 
 /* A convolution, its weights read once for several windows. Four rows lie side by side as int8, quad after quad:
  * weights[quad][output][row]; a line of the window is filled up to an even number of quads with rows of zeros. For a set
- * that takes_dense, they lie so block by block of 64 outputs, and a dense layer is a window of one line. */
+ * that takes_int8, and of a dense layer, which is a window of one line, they lie so block by block of 64 outputs. */
 struct native_windows {
     const uint8_t *u;               /* the stored image */
-    const uint8_t *low;             /* its lower seven bits, for sets with a piece below 255; u - 128, int8, for takes_dense */
+    const uint8_t *low;             /* its lower seven bits, for sets with a piece below 255; u - 128, int8, for takes_int8 */
     const int8_t *weights;
     const uint8_t *heavy;           /* of each two quads, for each 16 outputs: 1 if 127 times the weights of two rows of */
-                                    /* one, and of the same two of the other, can leave 16 bits */
+                                    /* one, and of the same two of the other, can leave 16 bits; of convolutions */
     int windows;                    /* how many; 1 of a dense layer, else those of the set */
     int side, run, quads, wide;     /* lines of a window; bytes and quads of one; outputs, a multiple of 16 */
-    int passed, block;              /* for takes_dense: quads of a block before the first that counts; all of them */
+    int is_signed;                  /* of a dense layer: low is int8, u - 128 */
+    int passed, block;              /* of a dense layer: quads of a block before the first that counts; all of them */
     size_t line;                    /* bytes of a line of the image */
     uint32_t *large;                /* room for two numbers a quad */
 };
@@ -106,7 +107,8 @@ struct native_kernel_set {
     native_multiply_floats *multiply_floats;
     native_convolve *convolve;      /* NULL: window by window, as a dense layer */
     int windows;                    /* that it takes at once */
-    int takes_dense;                /* convolve takes int8 values, and dense layers of 8 bits as well */
+    int takes_int8;                 /* whether convolve takes int8 values */
+    uint32_t most_dense;            /* weights of a dense layer of 8 bits that convolve takes, too, at most */
 };
 
 INLINE int outputs_of_chunk(int bits) { return 8 * NATIVE_CHUNK / bits; }

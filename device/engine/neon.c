@@ -350,7 +350,7 @@ DOT static void convolve_dot(const struct native_windows *s, const size_t *corne
 const struct native_kernel_set native_dot = {
     .name = "dot", .runs_here = has_dot, .multiple = 2, .piece = 127, .takes_signed = 1, .group = group_neon,
     .compact = compact_neon, .multiply = multiply_neon, .requantize = requantize_neon, .quantize = quantize, .multiply_floats = multiply_floats,
-    .convolve = convolve_dot, .windows = 4, .takes_dense = 1,
+    .convolve = convolve_dot, .windows = 4, .takes_int8 = 1, .most_dense = UINT32_MAX,
 };
 #endif
 #endif

@@ -224,8 +224,38 @@ AVX512 INLINE void windows512(const struct native_windows *s, const int8_t *w, c
         EACH(i, n) _mm512_storeu_si512(acc + t * s->wide + 16 * i, a[t][i]);
 }
 
+/* 16 * n outputs of a dense layer, at most a block. */
+AVX512 INLINE void dense512(const struct native_windows *s, const int8_t *w, size_t corner, int32_t *acc, const int n)
+{
+    __m512i a[2][4];
+    w += 64 * n * s->passed;
+    EACH(j, 2) EACH(i, n) a[j][i] = _mm512_setzero_si512();
+    for (int q = 0; q < s->quads; q += 2)
+        EACH(j, 2) {
+            const __m512i v = _mm512_set1_epi32(four_of(s->u + corner + 4 * (q + j)));
+            EACH(i, n) a[j][i] = _mm512_dpbusd_epi32(a[j][i], v, _mm512_load_si512(w + 64 * n * (q + j) + 64 * i));
+        }
+    EACH(i, n) _mm512_storeu_si512(acc + 16 * i, _mm512_add_epi32(a[0][i], a[1][i]));
+}
+
+/* A dense layer, block by block; each width is compiled apart. */
+#define OVER_DENSE(dense, ...) \
+    for (int first = 0; first < s->wide; first += NATIVE_BLOCK) { \
+        const int8_t *w = s->weights + 4 * (size_t)first * (size_t)s->block; \
+        switch (s->wide - first < NATIVE_BLOCK ? (s->wide - first) / 16 : 4) { \
+        case 4: dense(s, w, *corner, __VA_ARGS__ acc + first, 4); break; \
+        case 3: dense(s, w, *corner, __VA_ARGS__ acc + first, 3); break; \
+        case 2: dense(s, w, *corner, __VA_ARGS__ acc + first, 2); break; \
+        default: dense(s, w, *corner, __VA_ARGS__ acc + first, 1); \
+        } \
+    }
+
 AVX512 static void convolve512(const struct native_windows *s, const size_t *corner, int32_t *acc)
 {
+    if (s->windows == 1) {
+        OVER_DENSE(dense512)
+        return;
+    }
     int first = 0;
     for (; first + 32 <= s->wide; first += 32) windows512(s, s->weights + 4 * first, corner, acc + first, 2);
     if (first < s->wide) windows512(s, s->weights + 4 * first, corner, acc + first, 1);
@@ -235,7 +265,7 @@ AVX512 static void quantize512(const struct native_input *input, const float *x,
 
 const struct native_kernel_set native_avx512 = {
     .name = "avx512", .runs_here = has_avx512, .multiple = 4, .piece = 255, .compact = compact512, .multiply = multiply512, .requantize = requantize512, .quantize = quantize512, .multiply_floats = multiply_floats256,
-    .convolve = convolve512, .windows = WINDOWS512,
+    .convolve = convolve512, .windows = WINDOWS512, .most_dense = 1 << 16,
 };
 
 /* ---- AVX2: no dpbusd; the products of two rows are added in 16 bits, which two values up to 128 cannot leave ----------- */
@@ -406,15 +436,15 @@ AVX2 INLINE void add_both256(__m256i a[2], const uint8_t *u, const __m256i w[4])
     }
 }
 
-/* The quads where a window has a value above 127, each as its place in the image and among the weights; how many. */
-AVX2 INLINE int large256(const struct native_windows *s, const size_t *corner)
+/* The quads where one of n windows has a value above 127, each as its place in the image and among the weights; how many. */
+AVX2 INLINE int large256(const struct native_windows *s, const size_t *corner, const int n)
 {
     int found = 0;
     for (int k = 0; k < s->side; k++) {
         const uint8_t *u = s->u + (size_t)k * s->line;
         for (int i = 0; i < s->run; i += 32) {
             __m256i any = _mm256_setzero_si256();
-            EACH(t, WINDOWS256) any = _mm256_or_si256(any, _mm256_loadu_si256((const __m256i *)(u + corner[t] + i)));
+            EACH(t, n) any = _mm256_or_si256(any, _mm256_loadu_si256((const __m256i *)(u + corner[t] + i)));
             uint32_t on = (uint32_t)_mm256_movemask_epi8(any);
             if (s->run - i < 32) on &= (1u << (s->run - i)) - 1;
             if (!on) continue;
@@ -428,9 +458,41 @@ AVX2 INLINE int large256(const struct native_windows *s, const size_t *corner)
     return found;
 }
 
+/* 16 * n outputs of a dense layer, at most a block; signed values give their signs to the weights. */
+AVX2 INLINE void dense256(const struct native_windows *s, const int8_t *w, size_t corner, const int is_signed, int large, int32_t *acc, const int n)
+{
+    const __m256i ones = _mm256_set1_epi16(1);
+    __m256i a[8];
+    w += 64 * n * s->passed;
+    EACH(i, 2 * n) a[i] = _mm256_setzero_si256();
+    for (int q = 0; q < s->quads; q++) {
+        const __m256i v = _mm256_set1_epi32(four_of(s->low + corner + 4 * q)), size = is_signed ? _mm256_abs_epi8(v) : v;
+        EACH(i, 2 * n) {
+            const __m256i four = _mm256_load_si256((const __m256i *)(w + 64 * n * q + 32 * i)), x = is_signed ? _mm256_sign_epi8(four, v) : four;
+            a[i] = _mm256_add_epi32(a[i], _mm256_madd_epi16(_mm256_maddubs_epi16(size, x), ones));
+        }
+    }
+    for (int k = 0; k < large; k++) {
+        const __m256i v = _mm256_set1_epi32(four_of(s->u + corner + s->large[2 * k]) & (int32_t)0x80808080);
+        EACH(i, 2 * n) {
+            const __m256i x = _mm256_load_si256((const __m256i *)(w + 64 * n * (size_t)s->large[2 * k + 1] + 32 * i));
+            a[i] = _mm256_add_epi32(a[i], _mm256_madd_epi16(_mm256_maddubs_epi16(v, x), ones));
+        }
+    }
+    EACH(i, 2 * n) _mm256_storeu_si256((__m256i *)(acc + 8 * i), a[i]);
+}
+
 AVX2 static void convolve256(const struct native_windows *s, const size_t *corner, int32_t *acc)
 {
-    const int large = large256(s, corner);
+    if (s->is_signed) {
+        OVER_DENSE(dense256, 1, 0,)
+        return;
+    }
+    const int large = s->windows == 1 ? large256(s, corner, 1) : large256(s, corner, WINDOWS256);
+    if (s->windows == 1) {
+        OVER_DENSE(dense256, 0, large,)
+        return;
+    }
     for (int first = 0; first < s->wide; first += 16) {
         const int8_t *start = s->weights + 4 * first, *w = start;
         const uint8_t *heavy = s->heavy + first / 16;
@@ -463,6 +525,6 @@ AVX2 static void quantize256(const struct native_input *input, const float *x, i
 
 const struct native_kernel_set native_avx2 = {
     .name = "avx2", .runs_here = has_avx2, .multiple = 4, .piece = 128, .takes_signed = 1, .compact = compact256, .multiply = multiply256, .requantize = requantize256, .quantize = quantize256, .multiply_floats = multiply_floats256,
-    .convolve = convolve256, .windows = WINDOWS256,
+    .convolve = convolve256, .windows = WINDOWS256, .most_dense = 1 << 16,
 };
 #endif
