@@ -112,10 +112,11 @@ $(AIRSIM)/.installed: requirements-airsim.txt | $(INSTALLED)
 
 peers: $(PEERS)/.installed
 
-$(PEERS)/.installed: requirements-peers.txt | $(INSTALLED)
-	@echo "Setting up $(PEERS): Stable-Baselines3, PyTorch, ncnn, MNN, OpenVINO, emlearn, about 1.3 GB …"
+$(PEERS)/.installed: requirements-peers.txt requirements-executorch.txt | $(INSTALLED)
+	@echo "Setting up $(PEERS): Stable-Baselines3, PyTorch, ExecuTorch, ncnn, MNN, OpenVINO, emlearn, about 1.4 GB …"
 	@$(PYTHON) -m venv $(PEERS)
 	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-peers.txt
+	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-executorch.txt
 	@touch $@
 
 training-speed: $(INSTALLED) peers

@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 
 from quarl.bench.command_line import BenchError
-from quarl.bench.peers.loop import EMLEARN, compile_loop
+from quarl.bench.peers.loop import EMLEARN, EXECUTORCH, PROGRAM, compile_emlearn, compile_executorch, compile_loop
 from quarl.bench.peers.turns import TimedProgram, of_runtime
 from quarl.convert.mixed import kernel_sizes
 from quarl.convert.pipeline import build_graph
@@ -19,7 +19,15 @@ from quarl.policy.places import PROJECT_ROOT
 from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
 
 PROGRAMS = ("ncnn", "MNN", "OpenVINO")
-LARGEST_IN_C = 100_000
+FLOATS_AND_INT8 = (Precision.FP32, Precision.INT8)
+OURS = {
+    RuntimeName.LITERT: FLOATS_AND_INT8,
+    RuntimeName.TFLITE_RUNTIME: FLOATS_AND_INT8,
+    RuntimeName.ONNXRUNTIME: FLOATS_AND_INT8,
+    RuntimeName.NATIVE: (Precision.FP32, Precision.FP16, Precision.INT8, Precision.INT4),
+}
+OF_EXECUTORCH = ("fp32", "int8", "dynamic")
+LARGEST_SOURCE = 100_000
 """Weights; as source code more take minutes to compile."""
 IN_C = " in C"
 WORKER = str(PROJECT_ROOT / "bench" / "peers" / "worker.py")
@@ -34,11 +42,10 @@ def ours(folder: Path, bundle: Bundle) -> TimedPrograms:
     """Return the runtimes of this project's environment."""
     spec, weights, calibration = bundle.spec, bundle.weights(), bundle.calibration()
     programs: TimedPrograms = {}
-    for runtime in (RuntimeName.LITERT, RuntimeName.ONNXRUNTIME, RuntimeName.NATIVE):
-        is_native = runtime is RuntimeName.NATIVE
-        for precision in (Precision.INT8, Precision.MIXED if is_native else Precision.FP32):
+    for runtime, precisions in OURS.items():
+        kernels = kernels_here(library())[0] if runtime is RuntimeName.NATIVE else ""
+        for precision in precisions:
             data = build_graph(spec, weights, calibration, precision, runtime.artifact_format)
-            kernels = kernels_here(library())[0] if is_native else ""
             programs[runtime.value, precision.value] = of_runtime(folder, runtime, kernels, data)
     return programs
 
@@ -51,25 +58,31 @@ def others(folder: Path, python: Path) -> TimedPrograms:
 
 
 def in_c(folder: Path, bundle: Bundle, python: Path) -> TimedPrograms:
-    """emlearn's C and the native engine, from a loop in C; empty of a network that is too large to be source code.
+    """ExecuTorch, the native engine and emlearn's C from a loop in C; the last of a network that is small enough.
 
     Raises:
-        BenchError: emlearn writes nothing, or it cannot be compiled.
+        BenchError: a program writes nothing, or it cannot be compiled.
     """
-    if sum(kernel_sizes(bundle.spec).values()) > LARGEST_IN_C:
-        return {}
-    write = [str(python), WORKER, str(folder), EMLEARN, ""]
-    done = subprocess.run(write, env={**os.environ, **WHERE}, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise BenchError(f"emlearn failed: {done.stderr.strip()[-500:]}", "make peers")
     spec, weights, calibration = bundle.spec, bundle.weights(), bundle.calibration()
-    artifact = folder / "int8.native"
-    artifact.write_bytes(build_graph(spec, weights, calibration, Precision.INT8, ArtifactFormat.NATIVE))
-    command = (sys.executable, "-m", "quarl.bench.peers.loop", str(compile_loop(folder)))
-    return {
-        (EMLEARN + IN_C, Precision.FP32.value): TimedProgram(EMLEARN, (*command, EMLEARN)),
-        (RuntimeName.NATIVE.value + IN_C, Precision.INT8.value): TimedProgram("native", (*command, str(artifact))),
-    }
+    compile_loop(folder)
+    compile_executorch(folder, _written(folder, python, EXECUTORCH))
+    files = {(EXECUTORCH + IN_C, precision): folder / f"{precision}{PROGRAM}" for precision in OF_EXECUTORCH}
+    for precision in (Precision.INT8, Precision.FP16):
+        files[RuntimeName.NATIVE.value + IN_C, precision.value] = artifact = folder / f"{precision.value}.native"
+        artifact.write_bytes(build_graph(spec, weights, calibration, precision, ArtifactFormat.NATIVE))
+    if sum(kernel_sizes(spec).values()) <= LARGEST_SOURCE:
+        files[EMLEARN + IN_C, Precision.FP32.value] = compile_emlearn(folder, _written(folder, python, EMLEARN))
+    command = (sys.executable, "-m", "quarl.bench.peers.loop")
+    return {names: TimedProgram(names[0], (*command, str(file))) for names, file in files.items()}
+
+
+def _written(folder: Path, python: Path, program: str) -> str:
+    """Have a program write its files of the network; return the folder that it is compiled with."""
+    command = [str(python), WORKER, str(folder), program, ""]
+    done = subprocess.run(command, env={**os.environ, **WHERE}, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BenchError(f"{program} failed: {done.stderr.strip()[-500:]}", "make peers")
+    return done.stdout.splitlines()[-1]
 
 
 def versions(python: Path) -> str:

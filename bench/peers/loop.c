@@ -1,14 +1,7 @@
 /* Decisions made one after the other in C, with the clock around them: what is left without a call from Python. */
 #include <time.h>
-#include "policy.c" /* as emlearn wrote it */
 
 typedef int decide(void *self, const float *observation, float *outputs);
-
-int emlearn_decide(void *self, const float *observation, float *outputs)
-{
-    (void)outputs;
-    return policy_predict(observation, *(const int *)self);
-}
 
 /* Nanoseconds of `count` decisions on `rows` observations of `size` numbers, gone through from `*at` on. */
 double loop_ns(decide *what, void *self, float *outputs, const float *observations, long rows, long size, long count,

@@ -26,7 +26,7 @@ def require_expressible(spec: PolicySpec) -> None:
 
 
 def write_network(folder: Path, bundle: Bundle) -> None:
-    """``network.npz``, ``fp32.onnx`` and ``int8.onnx``.
+    """``network.npz``, ``calibration.npy`` (n, N), ``fp32.onnx`` and ``int8.onnx``.
 
     The arrays: ``layers``; ``kernel_i`` (in, out) and ``bias_i`` (out,) of each; ``largest_i``, the largest magnitude
     that layer i is fed on the calibration observations; ``mean``, ``inverse`` (N,) and ``clip`` of the normaliser.
@@ -40,6 +40,7 @@ def write_network(folder: Path, bundle: Bundle) -> None:
         arrays |= {f"kernel_{index}": weights[f"{name}/kernel"], f"bias_{index}": weights[f"{name}/bias"]}
         arrays[f"largest_{index}"] = np.abs(fed[index]).max()
     np.savez(folder / "network.npz", **arrays)
+    np.save(folder / "calibration.npy", calibration.astype(np.float32), allow_pickle=False)
     for precision in (Precision.FP32, Precision.INT8):
         graph = build_graph(spec, weights, calibration, precision, ArtifactFormat.ONNX)
         (folder / f"{precision.value}.onnx").write_bytes(graph)

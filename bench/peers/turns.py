@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quarl.bench.command_line import BenchError
 from quarl.policy.spec import RuntimeName
 
 if TYPE_CHECKING:
@@ -115,6 +114,8 @@ def _answer(name: str, worker: subprocess.Popen[str], question: str | int) -> An
     except BrokenPipeError:
         pass  # it has ended, and answers nothing
     if not (line := worker.stdout.readline()):
+        from quarl.bench.command_line import BenchError  # whose packages the others' environment does not have
+
         raise BenchError(f"{name} exited with status {worker.wait()} before it answered; its error output is above.")
     return json.loads(line)
 

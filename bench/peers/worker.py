@@ -79,8 +79,10 @@ def mnn(folder: Path, precision: str, stored: Mapping[str, np.ndarray]) -> tuple
     import MNN
 
     model = folder / f"mnn-{precision}.mnn"
-    command = [sys.executable, "-m", "MNN.tools.mnnconvert", "-f", "ONNX", "--modelFile", str(folder / ONNX["fp32"])]
-    command += ["--MNNModel", str(model), *(["--weightQuantBits", "8"] if precision == "int8" else [])]
+    # Not MNN.tools.mnnconvert, which runs "pip install", and reports to its makers.
+    command = [sys.executable, "-c", "import sys, _tools; _tools.mnnconvert(sys.argv)", "-f", "ONNX"]
+    command += ["--modelFile", str(folder / ONNX["fp32"]), "--MNNModel", str(model)]
+    command += ["--weightQuantBits", "8"] if precision == "int8" else []
     subprocess.run(command, capture_output=True, check=False)  # its exit status says nothing
     if not model.exists():
         raise SystemExit("MNN converts nothing")
@@ -141,17 +143,73 @@ def emlearn_source(stored: Mapping[str, np.ndarray]) -> str:
     return written
 
 
+def write_executorch(folder: Path, stored: Mapping[str, np.ndarray]) -> str:
+    """Write ExecuTorch's programs for XNNPACK, in floats, in int8 with calibrated and with dynamic activations.
+
+    Returns:
+        The folder of its package.
+    """
+    import executorch
+    import torch
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+    from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
+        XNNPACKQuantizer,
+        get_symmetric_quantization_config,
+    )
+    from executorch.exir import to_edge_transform_and_lower
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+
+    mean, inverse, clip = torch.tensor(stored["mean"]), torch.tensor(stored["inverse"]), float(stored["clip"])
+
+    class Policy(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            steps: list[torch.nn.Module] = []
+            for index in range(int(stored["layers"])):
+                dense = torch.nn.Linear(*stored[f"kernel_{index}"].shape)
+                dense.weight.data = torch.tensor(np.ascontiguousarray(stored[f"kernel_{index}"].T))
+                dense.bias.data = torch.tensor(stored[f"bias_{index}"])
+                steps += [dense, torch.nn.ReLU()]
+            self.steps = torch.nn.Sequential(*steps[:-1])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.steps(torch.clamp((x - mean) * inverse, -clip, clip))
+
+    rows = torch.tensor(np.load(folder / "calibration.npy", allow_pickle=False))
+    example = (rows[:1],)
+    for precision in ("fp32", "int8", "dynamic"):
+        model = torch.export.export(Policy().eval(), example).module()
+        if precision != "fp32":
+            config = get_symmetric_quantization_config(is_per_channel=True, is_dynamic=precision == "dynamic")
+            model = prepare_pt2e(model, XNNPACKQuantizer().set_global(config))
+            for row in rows[:: len(rows) // 512]:
+                model(row[None])
+            model = convert_pt2e(model)
+        edge = to_edge_transform_and_lower(torch.export.export(model, example), partitioner=[XnnpackPartitioner()])
+        (folder / f"{precision}.pte").write_bytes(edge.to_executorch().buffer)
+    return next(iter(executorch.__path__))
+
+
+def write_emlearn(folder: Path, stored: Mapping[str, np.ndarray]) -> str:
+    """Write ``policy.c``; return the folder of the headers that it includes."""
+    import emlearn
+
+    (folder / "policy.c").write_text(emlearn_source(stored))
+    return str(emlearn.includedir)
+
+
+WRITERS = {"ExecuTorch": write_executorch, "emlearn": write_emlearn}
+
+
 def main(folder: Path, program: str, precision: str) -> None:
-    """Serve one of them, write emlearn's source, or print the programs' versions."""
+    """Serve one of them, have one write its files, or print the programs' versions."""
     if program == "versions":
-        print(", ".join(f"{name} {version(name)}" for name in ("ncnn", "MNN", "openvino", "emlearn")))
+        names = ("ncnn", "MNN", "openvino", "emlearn", "executorch")
+        print(", ".join(f"{name} {version(name)}" for name in names))
         return
     stored: dict[str, Any] = dict(np.load(folder / "network.npz", allow_pickle=False))
-    if program == "emlearn":
-        import emlearn
-
-        (folder / "policy.c").write_text(emlearn_source(stored))
-        (folder / "includes").write_text(str(emlearn.includedir))
+    if program in WRITERS:
+        print(WRITERS[program](folder, stored))
         return
     sys.stdout = os.fdopen(os.dup(1), "w")  # answers; what the programs themselves print is none
     os.dup2(2, 1)

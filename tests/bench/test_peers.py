@@ -12,7 +12,7 @@ from quarl import cli
 from quarl.bench import command_line
 from quarl.bench.peers import __main__ as peers
 from quarl.bench.peers import turns
-from quarl.bench.peers.contestants import PROGRAMS
+from quarl.bench.peers.contestants import OF_EXECUTORCH, OURS, PROGRAMS
 from quarl.bench.peers.network import write_network
 from quarl.bench.peers.policies import load_committed
 from quarl.bench.peers.turns import TimedProgram, time_in_turns
@@ -35,11 +35,13 @@ def test_every_program_acts_as_the_policy_and_is_timed(
     document = json.loads(capsys.readouterr().out)
     found = {(row["runtime"], row["precision"]): row for row in document["rows"]}
     assert set(found) == {
-        *((name, precision) for name in (*PROGRAMS, "litert", "onnxruntime") for precision in ("fp32", "int8")),
-        *[("native", "int8"), ("native", "mixed"), ("native in C", "int8"), ("emlearn in C", "fp32")],
+        *((name, precision) for name in PROGRAMS for precision in ("fp32", "int8")),
+        *((runtime.value, precision.value) for runtime, precisions in OURS.items() for precision in precisions),
+        *(("ExecuTorch in C", precision) for precision in OF_EXECUTORCH),
+        *[("native in C", "int8"), ("native in C", "fp16"), ("emlearn in C", "fp32")],
     }
     for (_, precision), row in found.items():
-        assert row["acts_as_fp32"] >= {"fp32": 1.0, "int8": 0.95, "mixed": 0.85}[precision]
+        assert row["acts_as_fp32"] >= {"fp32": 1.0, "fp16": 0.99, "int4": 0.8}.get(precision, 0.95)
         assert len(row["turns_ns"]) == 2 and min(row["turns_ns"]) > 0
         assert row["bytes"] > 1000
     assert "ncnn" in document["versions"]
