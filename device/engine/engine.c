@@ -182,7 +182,8 @@ static const struct native_kernel_set *set_of_quads(void)
 
 static int takes_quads_of(const struct native_kernel_set *set, const struct native_layer *y)
 {
-    return set && !is_float(y) && (is_conv(y) || (y->bits == 8 && (uint64_t)y->in * y->padded <= set->most_dense));
+    if (!set || is_float(y)) return 0;
+    return is_conv(y) ? set->windows > 0 : y->bits == 8 && (uint64_t)y->in * y->padded <= set->most_dense && y->dense >= set->only_dense;
 }
 
 /* ---- memory -------------------------------------------------------------------------------------------------------- */
@@ -413,7 +414,7 @@ static void finish(struct native *e, const struct native_layer *y, const int32_t
 }
 
 static int takes_all(const struct native *e, const struct native_layer *y) { return e->mode[y - e->file->layer] == NATIVE_DENSE; }
-static int takes_quads(const struct native *e, const struct native_layer *y) { return takes_all(e, y) && e->set->convolve && e->quads[y - e->file->layer]; }
+static int takes_quads(const struct native *e, const struct native_layer *y) { return takes_all(e, y) && e->quads[y - e->file->layer] && e->set->convolve && (e->set->windows || !is_conv(y)); }
 static int takes_signed(const struct native *e, const struct native_layer *y) { return takes_all(e, y) && y->signed_bias && e->set->takes_signed && !(is_conv(y) && takes_quads(e, y)); }
 
 /* The values from ... to - 1 of a layer's as sets take them with quads. */

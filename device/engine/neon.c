@@ -288,8 +288,55 @@ static void multiply_floats(const struct native_floats *s, float *y) { OVER_FLOA
 static void multiply_floats(const struct native_floats *s, float *y) { OVER_FLOATS(sum_neon, 2) }
 #endif
 
+#if defined __aarch64__
+/* Eight outputs, whose weights of a quad lie at w + at, of the next one at next + at. In assembly: the compiler takes ext and
+ * smull for smull2, and reads all weights first, for which it has no registers. */
+INLINE void add_quads(int32x4_t a[4], const int8_t *w, const int8_t *next, const int at, int8x16_t v0, int8x16_t v1)
+{
+    int8x16_t x, y;
+    int16x8_t s, t, u, v;
+    __asm__("ldp %q4, %q5, [%10, %12]\n smull %6.8h, %4.8b, %13.8b\n smull2 %7.8h, %4.16b, %13.16b\n smull %8.8h, %5.8b, %13.8b\n smull2 %9.8h, %5.16b, %13.16b\n"
+            "ldp %q4, %q5, [%11, %12]\n smlal %6.8h, %4.8b, %14.8b\n smlal2 %7.8h, %4.16b, %14.16b\n smlal %8.8h, %5.8b, %14.8b\n smlal2 %9.8h, %5.16b, %14.16b\n"
+            "sadalp %0.4s, %6.8h\n sadalp %1.4s, %7.8h\n sadalp %2.4s, %8.8h\n sadalp %3.4s, %9.8h"
+            : "+w"(a[0]), "+w"(a[1]), "+w"(a[2]), "+w"(a[3]), "=&w"(x), "=&w"(y), "=&w"(s), "=&w"(t), "=&w"(u), "=&w"(v)
+            : "r"(w), "r"(next), "i"(at), "w"(v0), "w"(v1)
+            : "memory");
+}
+
+/* 16 * n outputs of a dense layer; the weights of a quad and of the next one lie `width` bytes apart. The products of two
+ * quads are added in 16 bits, which two weights of at most 127 cannot leave. */
+INLINE void dense_neon(const struct native_windows *s, const int8_t *w, size_t width, const int8_t *value, int32_t *acc, const int n)
+{
+    int32x4_t a[16];
+    EACH(i, 8 * n) a[i] = vdupq_n_s32(0);
+    _Pragma("GCC unroll 1") for (int q = 0; q < s->quads; q += 2, value += 8, w += 2 * width) {
+        const int8x16_t v0 = vreinterpretq_s8_s32(vld1q_dup_s32((const int32_t *)(const void *)value));
+        const int8x16_t v1 = vreinterpretq_s8_s32(vld1q_dup_s32((const int32_t *)(const void *)(value + 4)));
+        const int8_t *next = w + width;
+        EACH(i, 2 * n) add_quads(a + 4 * i, w, next, 32 * i, v0, v1);
+    }
+    EACH(i, 4 * n) vst1q_s32(acc + 4 * i, vpaddq_s32(a[2 * i], a[2 * i + 1]));
+}
+
+static void multiply_dense_neon(const struct native_windows *s, const size_t *corner, int32_t *acc)
+{
+    const int8_t *value = (const int8_t *)s->low + *corner;
+    for (int first = 0; first < s->wide; first += NATIVE_BLOCK) {
+        const int n = (s->wide - first < NATIVE_BLOCK ? s->wide - first : NATIVE_BLOCK) / 16;
+        const size_t width = 64 * (size_t)n;
+        const int8_t *w = s->weights + 4 * (size_t)first * (size_t)s->block + width * (size_t)s->passed;
+        for (int i = 0; i < n; i += 2)
+            if (n - i > 1) dense_neon(s, w + 64 * i, width, value, acc + first + 16 * i, 2);
+            else dense_neon(s, w + 64 * i, width, value, acc + first + 16 * i, 1);
+    }
+}
+#endif
+
 const struct native_kernel_set native_neon = {
     .name = "neon", .runs_here = has_neon, .multiple = 2, .piece = 127,
+#if defined __aarch64__
+    .convolve = multiply_dense_neon, .takes_int8 = 1, .most_dense = UINT32_MAX, .only_dense = 1,
+#endif
     .takes_signed = 1, .group = group_neon,
     .compact = compact_neon, .multiply = multiply_neon, .requantize = requantize_neon, .quantize = quantize, .multiply_floats = multiply_floats,
 };
