@@ -221,7 +221,8 @@ def test_a_ladder_of_other_weights_counts_for_nothing(bundle: Bundle, tmp_path: 
 
 
 @pytest.mark.slow
-def test_the_fastest_is_counted(pole: Bundle, capsys: Capture) -> None:
+def test_the_fastest_is_counted(pole: Bundle, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(climbing, "TRIED", (Precision.INT4, Precision.INT8))
     words = ["--policy", str(pole.path), "--bits", "auto", "--format", "native", "--prefer", "speed", "--json"]
     assert cli.main([*words, "--episodes", "10"]) == 0
     rungs = json.loads(capsys.readouterr().out)["ladders"]["cartpole-ppo"]["rungs"]

@@ -25,11 +25,10 @@ from quarl.device.deploy.probe import probe
 from quarl.device.deploy.target import Target
 from quarl.device.virtual_pi import running
 from quarl.device.virtual_pi.machine import MachineSettings
-from quarl.device.virtual_pi.recipe import MachineKind
 from quarl.policy.bundle import Bundle
 from quarl.policy.places import PROJECT_ROOT
 from quarl.policy.spec import RuntimeName
-from tests.virtual_pi.conftest import NEW, cut_power, serving
+from tests.virtual_pi.conftest import NEW
 
 
 def test_actions_on_the_a53_equal_those_on_the_host(up: Any, bundle: Bundle) -> None:
@@ -101,33 +100,6 @@ def test_it_flies_alike_on_the_device_and_in_the_loop(pi: Any, old: str, tmp_pat
     for key in ("successes", "causes"):
         assert flown["device"]["success"][key] == flown["loop"]["success"][key]
     assert flown["device"]["device"]["emulated"] is True
-
-
-@pytest.mark.slow
-def test_two_machines_at_once_and_one_of_them_killed(pi: Any, old: str) -> None:
-    """QEMU's own Raspberry Pi 3B beside the first one; its death touches neither the other nor the image."""
-    settings = MachineSettings(MachineKind.RASPI3B)
-    begun = running.start("raspi-under-test", settings)
-    try:
-        first = running.find(pi.name)
-        assert first is not None
-        assert begun.machine.port != first.port
-        with connect(Target.parse("pi@raspi-under-test")) as connection:
-            facts = probe(connection)
-            assert facts.model == "Raspberry Pi 3 Model B"
-            assert facts.machine == "aarch64"
-            # What the agent knows an emulator by, here too.
-            assert "125.00" in connection.run("grep -m 1 BogoMIPS /proc/cpuinfo").stdout
-        cut_power("raspi-under-test")
-        assert not begun.machine.alive
-        with pi.connect() as connection:
-            assert serving(connection)["ok"]
-        again = running.start("raspi-under-test", settings)
-        assert not again.new_card
-        assert running.stop("raspi-under-test")  # in good order: the watchdog's driver powers it off
-        assert not again.machine.alive
-    finally:
-        cut_power("raspi-under-test")
 
 
 @pytest.mark.slow
