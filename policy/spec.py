@@ -208,7 +208,7 @@ def executions(precisions: Sequence[Precision], runtimes: Sequence[RuntimeName])
     """
     pairs = [pair for pair in product(precisions, runtimes) if pair[1].artifact_format.expresses(pair[0])]
     for precision in precisions:
-        if all(precision is not executed for executed, _ in pairs):
+        if runtimes and all(precision is not executed for executed, _ in pairs):
             names = ", ".join(runtime.value for runtime in runtimes)
             raise SpecError(
                 f"{precision.value} artifacts are executed by the native engine only, got {names}.",
