@@ -92,12 +92,10 @@ def open_session(
             f"--agent native requires --runtime native, got {','.join(one.value for one in runtimes)}.",
             "Type --runtime native.",
         )
-    wanted: dict[RuntimeName, list[Precision]] = {}
-    for precision, runtime in executions(requested, runtimes):
-        wanted.setdefault(runtime, []).append(precision)
+    wanted = executions(requested, runtimes)
     bundles = [
-        (runtime, access.bundle_with(policy, of_it, runtime))
-        for runtime, of_it in wanted.items()
+        (runtime, access.bundle_with(policy, [precision for precision, by in wanted if by is runtime], runtime))
+        for runtime in dict.fromkeys(by for _, by in wanted)
         for policy in arguments.policy
     ]
     with access.connect(arguments.target, getattr(arguments, "threads", None), without_python) as device:

@@ -30,7 +30,7 @@ ncnn's int8 has one activation scale per layer, from the same calibration observ
 bits (--weightQuantBits 8). OpenVINO executes the graph of onnxruntime's int8, with quantize and dequantize operators. \
 emlearn's C computes in floats, compiled for this processor ({{ flags }}). LiteRT and ExecuTorch execute XNNPACK's \
 kernels; ExecuTorch's int8 and dynamic are those of its XNNPACK quantizer, per channel, from 512 \
-of these observations.
+or more of these observations.
 Measured on {{ results.machine }}; {{ results.versions }}; code {{ results.code }}.
 """
 POLICIES = ("I", "II", "III")

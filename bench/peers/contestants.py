@@ -26,7 +26,6 @@ OURS = {
     RuntimeName.ONNXRUNTIME: FLOATS_AND_INT8,
     RuntimeName.NATIVE: (Precision.FP32, Precision.FP16, Precision.INT8, Precision.INT4),
 }
-OF_EXECUTORCH = ("fp32", "int8", "dynamic")
 LARGEST_SOURCE = 100_000
 """Weights; as source code more take minutes to compile."""
 IN_C = " in C"
@@ -66,7 +65,7 @@ def in_c(folder: Path, bundle: Bundle, python: Path) -> TimedPrograms:
     spec, weights, calibration = bundle.spec, bundle.weights(), bundle.calibration()
     compile_loop(folder)
     compile_executorch(folder, _written(folder, python, EXECUTORCH))
-    files = {(EXECUTORCH + IN_C, precision): folder / f"{precision}{PROGRAM}" for precision in OF_EXECUTORCH}
+    files = {(EXECUTORCH + IN_C, file.stem): file for file in sorted(folder.glob(f"*{PROGRAM}"))}
     for precision in (Precision.INT8, Precision.FP16):
         files[RuntimeName.NATIVE.value + IN_C, precision.value] = artifact = folder / f"{precision.value}.native"
         artifact.write_bytes(build_graph(spec, weights, calibration, precision, ArtifactFormat.NATIVE))

@@ -182,7 +182,7 @@ def write_executorch(folder: Path, stored: Mapping[str, np.ndarray]) -> str:
         if precision != "fp32":
             config = get_symmetric_quantization_config(is_per_channel=True, is_dynamic=precision == "dynamic")
             model = prepare_pt2e(model, XNNPACKQuantizer().set_global(config))
-            for row in rows[:: len(rows) // 512]:
+            for row in rows[:: max(1, len(rows) // 512)]:
                 model(row[None])
             model = convert_pt2e(model)
         edge = to_edge_transform_and_lower(torch.export.export(model, example), partitioner=[XnnpackPartitioner()])

@@ -272,12 +272,6 @@ static int weight_at(const struct native_file *f, const struct native_layer *y, 
     return y->bits == 8 ? (int8_t)byte : (byte >> part * y->bits & ((1 << y->bits) - 1)) - (y->bits == 4 ? 8 : 1);
 }
 
-/* Outputs whose weights in quads lie side by side. */
-static uint32_t block_of_quads(const struct native_kernel_set *set, const struct native_layer *y)
-{
-    return is_conv(y) && !set->takes_int8 ? wide_of(y) : NATIVE_BLOCK;
-}
-
 /* A layer's weights, and which of them are heavy, as struct native_windows has them; `block` outputs at a time. */
 static void pack_quads(const struct native_file *f, const struct native_layer *y, uint32_t block, int8_t *to)
 {
@@ -331,7 +325,7 @@ enum native_error native_open(void *memory, size_t size, const void *file, size_
         /* Quads of all rows are faster than the rows that count, unless these are few. */
         e->mode[i] = f->layer[i].dense || e->quads[i] ? NATIVE_DENSE : NATIVE_SPARSE;
         if (!e->quads[i]) continue;
-        const uint32_t block = block_of_quads(set, &f->layer[i]);
+        const uint32_t block = is_conv(&f->layer[i]) && !set->takes_int8 ? wide_of(&f->layer[i]) : NATIVE_BLOCK;
         pack_quads(f, &f->layer[i], block, e->quads[i]);
         if (set->takes_int8) sign_bias(f, &f->layer[i], e->quads[i], e->signed_bias[i]);
         else if (is_conv(&f->layer[i])) find_heavy(&f->layer[i], e->quads[i], e->heavy[i]);

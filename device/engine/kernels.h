@@ -109,7 +109,7 @@ struct native_kernel_set {
     int windows;                    /* that it takes at once; 0: none but those of dense layers */
     int takes_int8;                 /* whether convolve takes int8 values */
     uint32_t most_dense;            /* weights of a dense layer of 8 bits that convolve takes, too, at most */
-    uint32_t only_dense;                /* of these only those whose zeros are not skipped */
+    uint32_t only_dense;            /* of these only those whose zeros are not skipped */
 };
 
 INLINE int outputs_of_chunk(int bits) { return 8 * NATIVE_CHUNK / bits; }

@@ -12,7 +12,7 @@ from quarl import cli
 from quarl.bench import command_line
 from quarl.bench.peers import __main__ as peers
 from quarl.bench.peers import turns
-from quarl.bench.peers.contestants import OF_EXECUTORCH, OURS, PROGRAMS
+from quarl.bench.peers.contestants import OURS, PROGRAMS
 from quarl.bench.peers.network import write_network
 from quarl.bench.peers.policies import load_committed
 from quarl.bench.peers.turns import TimedProgram, time_in_turns
@@ -37,7 +37,7 @@ def test_every_program_acts_as_the_policy_and_is_timed(
     assert set(found) == {
         *((name, precision) for name in PROGRAMS for precision in ("fp32", "int8")),
         *((runtime.value, precision.value) for runtime, precisions in OURS.items() for precision in precisions),
-        *(("ExecuTorch in C", precision) for precision in OF_EXECUTORCH),
+        *(("ExecuTorch in C", precision) for precision in ("fp32", "int8", "dynamic")),
         *[("native in C", "int8"), ("native in C", "fp16"), ("emlearn in C", "fp32")],
     }
     for (_, precision), row in found.items():
