@@ -5,7 +5,7 @@
 # Beside them a stock Debian 13 with git, make and python3, whose user has no sudo: make setup, convert, deploy.
 #
 #   bash setup/bare_machine.sh               the whole tests, as a newcomer would: half an hour
-#   bash setup/bare_machine.sh --quick       a short training and a few rooms' tests, what make test-all runs
+#   bash setup/bare_machine.sh --quick       the ordinary user, a short training, no tests: what make test-all runs
 #   USERS=root bash setup/bare_machine.sh    as one of the two only
 #   SUITE=trixie bash setup/bare_machine.sh  a Debian without Python 3.11, with python3-venv: uv has to fetch one
 #
@@ -14,19 +14,17 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . setup/common.sh
 SUITE=${SUITE:-bookworm}
-USERS=${USERS:-newcomer root}
 [ "$(id -u)" -eq 0 ] || { echo "Not tried on a bare machine: that needs root."; exit 0; }
 command -v mmdebstrap >/dev/null || { echo "Not tried on a bare machine: that needs mmdebstrap (sudo apt-get install mmdebstrap)."; exit 0; }
 
 packages=git,make,ca-certificates,python3.11,python3.11-venv
 [ "$SUITE" = bookworm ] || packages=git,make,ca-certificates,python3-venv
-demo=() newcomer=() root=()  # what is typed beside make demo; beside make test
+demo=() tests="make test"  # what is typed beside make demo; at the end
 if [ "${1:-}" = --quick ]; then
+  USERS=${USERS:-newcomer} tests=true
   demo=(DEMO_STEPS=100000 DEMO_RUNS=1000 DEMO_EPISODES=100)
-  # Tests that meet what such a machine lacks: OpenSSH, root, namespaces.
-  newcomer=(TESTS="$(cd tests/device_deploy && printf 'tests/device_deploy/%s ' test_host_{bare_device,local_device,serving,trust}.py)tests/test_house_rules.py")
-  root=(TESTS="tests/virtual_pi")  # an ordinary user cannot build one
 fi
+USERS=${USERS:-newcomer root}
 
 folder=$(mktemp -d)
 trap 'rm -rf --one-file-system "$folder"' EXIT
@@ -77,8 +75,7 @@ try() {
   as "$1" "git config --global safe.directory '*' && git clone --quiet /srv/project.git 'my project'"
   time as "$1" "cd 'my project' && make demo ${demo[*]@Q}"
   [ "$1" != "${USERS%% *}" ] || time as "$1" "cd 'my project' && $before_suites && bash setup/installed.sh"
-  local -n tests=$1
-  time as "$1" "cd 'my project' && make test ${tests[*]@Q}"
+  time as "$1" "cd 'my project' && $tests"
   as "$1" 'left=$(ls -d .keras .ray .config 2>/dev/null || true); test -z "$left" || { echo "Left in the home folder: $left"; exit 1; }'
 }
 

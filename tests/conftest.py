@@ -31,10 +31,9 @@ LACKS = ("apt-get", "make pi", "make suites", "make actorq", "make airsim", "--p
 
 
 LONGEST = (
-    "tests/virtual_pi/test_virtual_pi_faults",
+    "tests/virtual_pi/test_virtual_pi.py",
     "tests/train/actorq/test_actorq_runs",
     "tests/bench/report/test_pages",
-    "tests/virtual_pi/test_virtual_pi_machine",
     "tests/first_hour/",
     "tests/learning/",
     "tests/virtual_pi/",
@@ -43,7 +42,7 @@ LONGEST = (
     "tests/bench/",
 )
 """Files and rooms that take longest, longest first: begun first, so that no process is left with one of them at the
-end. Emulated machines come one by one: each computes on every core."""
+end. An emulated machine computes on every core."""
 
 
 SECONDS = Path(__file__).with_name("seconds.json")

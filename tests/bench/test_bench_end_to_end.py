@@ -75,12 +75,12 @@ def test_from_a_bundle_without_artifacts_to_the_table(
     assert timed["fp32"]["run"] == timed["int8"]["run"]
     assert timed["fp32"]["artifact"]["sha256"] != timed["int8"]["artifact"]["sha256"]
 
-    assert success.main([*common, "--episodes", "24"]) == 0
+    assert success.main([*common, "--episodes", "12"]) == 0
     on_device = json.loads(capsys.readouterr().out)
     assert [d["precision"] for d in on_device["differences"]] == ["int8"]
-    assert success.main([*common, "--episodes", "24", "--precision", "fp32", "--on", "loop"]) == 0
+    assert success.main([*common, "--episodes", "12", "--precision", "fp32", "--on", "loop"]) == 0
     in_loop = json.loads(capsys.readouterr().out)
-    assert success.main([*common, "--episodes", "24", "--precision", "fp32", "--on", "host"]) == 0
+    assert success.main([*common, "--episodes", "12", "--precision", "fp32", "--on", "host"]) == 0
     on_host = json.loads(capsys.readouterr().out)
     # One simulator, one policy: where each of the two runs changes no episode.
     outcomes = [reports["reports"][0]["success"]["outcomes"] for reports in (on_device, in_loop, on_host)]
@@ -93,7 +93,7 @@ def test_from_a_bundle_without_artifacts_to_the_table(
     assert [r["runtime"] for r in resident] == ["litert", "tflite-runtime"]
     assert all(r["memory"]["after_load"] >= r["memory"]["before_load"] > 10e6 for r in resident)
 
-    flown = [*common, "--precision", "int8", "--episodes", "12", "--late", "200"]
+    flown = [*common, "--precision", "int8", "--episodes", "6", "--late", "200"]
     assert success.main(flown) == 0
     late = json.loads(capsys.readouterr().out)["reports"]
     assert [r["success"]["settings"] for r in late] == [{}, {"latency": 0.2}]

@@ -237,17 +237,17 @@ def test_for_real_on_the_embedded_device(
     # What the user has made and deployed before is there and serves afterwards.
     from quarl.convert.__main__ import main as convert
 
-    assert convert(["--policy", str(bundle.path), "--bits", "8", "--format", "tflite"]) == 0
-    assert cli.main(["deploy", "--policy", str(bundle.path), "--bits", "8", "--runtime", "litert"]) == 0
+    assert convert(["--policy", str(bundle.path), "--bits", "8", "--format", "native"]) == 0
+    assert cli.main(["deploy", "--policy", str(bundle.path), "--bits", "8", "--runtime", "native"]) == 0
     before = {path.name: path.read_bytes() for path in bundle.path.iterdir()}
     capsys.readouterr()
 
     typed = [str(bundle.path), "--episodes", "2", "--runs", "662", "--max-loss", "99", "--output", "made/answer.json"]
-    assert recommend.main([*typed, "--runtime", "litert,native", "--deadline-ms", "1000"]) == 0
+    assert recommend.main([*typed, "--runtime", "native", "--deadline-ms", "1000"]) == 0
     printed = capsys.readouterr()
     answer = json.loads((tmp_path / "made" / "answer.json").read_text(encoding="utf-8"))
     names = [(each["precision"], each["runtime"]) for each in answer["candidates"]]
-    assert (FP32.value, LITERT.value) in names and (INT8.value, NATIVE.value) in names
+    assert {(FP32.value, NATIVE.value), (INT8.value, NATIVE.value)} <= set(names)
     assert answer["recommended"] == answer["candidates"][0]
     assert f"Deploy {names[0][0]} with {names[0][1]}: quarl deploy --policy {bundle.path}" in printed.out
     for each in answer["candidates"]:
@@ -258,10 +258,10 @@ def test_for_real_on_the_embedded_device(
     assert {path.name: path.read_bytes() for path in bundle.path.iterdir()} == before
     assert cli.main(["releases"]) == 0
     serving = [line for line in capsys.readouterr().out.splitlines() if line.lstrip().startswith("*")]
-    assert len(serving) == 1 and "  int8 in litert  " in serving[0]
+    assert len(serving) == 1 and "  int8 in native  " in serving[0]
 
-    assert recommend.main([*typed, "--runtime", "litert", "--deadline-ms", "1e-6", "--json"]) == recommend.EXIT_NONE
+    assert recommend.main([*typed, "--runtime", "native", "--deadline-ms", "1e-6", "--json"]) == recommend.EXIT_NONE
     missed = json.loads(capsys.readouterr().out)
     assert missed["ok"] is True and missed["recommended"] is None
-    assert {each["runtime"] for each in missed["candidates"]} == {"litert"}
-    assert working_bundle(str(bundle.path)).manifest.artifacts.keys() == {"int8.tflite"}
+    assert {each["runtime"] for each in missed["candidates"]} == {"native"}
+    assert working_bundle(str(bundle.path)).manifest.artifacts.keys() == {"int8.native"}

@@ -25,7 +25,6 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("bundles", 0, 200),
         ("lines", 0, 3_000),
         ("fleet", 0, 500),
-        pytest.param("bundles", 200, 1_000, marks=pytest.mark.slow),
         pytest.param("lines", 3_000, 6_000, marks=pytest.mark.slow),
     ],
 )

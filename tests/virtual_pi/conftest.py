@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ import pytest
 from quarl.convert.pipeline import convert_all
 from quarl.device.deploy.agent_session import AgentSession
 from quarl.device.deploy.connection import Connection, connect
-from quarl.device.deploy.deploy import deploy
 from quarl.device.deploy.releases import list_releases
 from quarl.device.deploy.target import Target
 from quarl.device.virtual_pi import programs, running
@@ -27,17 +25,16 @@ from quarl.device.virtual_pi.recipe import recipe_hash
 from quarl.device.virtual_pi.running import Running, Started
 from quarl.policy.bundle import Bundle, copy_bundle
 from quarl.policy.places import ZOO, cache_folder
-from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
+from quarl.policy.spec import ArtifactFormat, Precision
 
 NAME = "under-test"
-OLD = (Precision.INT8,)
 NEW = (Precision.INT8, Precision.FP32)
 
 
-def serving(connection: Connection) -> dict[str, Any]:
-    """What the current release's agent says after it verified every golden vector in int8."""
+def serving(connection: Connection, precision: Precision = Precision.INT8) -> dict[str, Any]:
+    """What the current release's agent says after it verified every golden vector."""
     with AgentSession(connection, "I") as agent:
-        return agent.request("load", precision=Precision.INT8.value)
+        return agent.request("load", precision=precision.value)
 
 
 def state(connection: Connection) -> tuple[str | None, list[str], str]:
@@ -66,11 +63,8 @@ class VirtualPi:
         return running.start(self.name, settings, fresh=fresh)
 
     def up(self) -> Running:
-        """The machine as a Pi 3b, started if it does not run so."""
-        machine = running.find(self.name)
-        if machine is not None and machine.settings != MachineSettings():
-            running.stop(self.name)
-        return self.start().machine
+        """The machine, started as a Pi 3b if it does not run."""
+        return running.find(self.name) or self.start().machine
 
     def cut_power(self) -> None:
         cut_power(self.name)
@@ -122,49 +116,5 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """The repository's policy I with its artifacts."""
     path = tmp_path_factory.mktemp("bundles") / "I"
     copy_bundle(Bundle.load(ZOO / "I"), path, "zoo")
-    convert_all([Bundle.load(path)], list(NEW), list(ArtifactFormat))
+    convert_all([Bundle.load(path)], list(NEW), [ArtifactFormat.TFLITE, ArtifactFormat.NATIVE])
     return Bundle.load(path)
-
-
-@pytest.fixture
-def up(pi: VirtualPi) -> VirtualPi:
-    """The machine, which runs; whatever serves on it."""
-    pi.up()
-    return pi
-
-
-@dataclass(frozen=True)
-class Served:
-    """What serves on the machine.
-
-    Attributes:
-        release: its name; int8 in LiteRT.
-        other: what would be another release.
-    """
-
-    release: str
-    other: tuple[Precision, ...]
-
-
-@pytest.fixture
-def served(pi: VirtualPi, bundle: Bundle) -> Served:
-    """The machine is up and serves what the test before left, or, where that is not int8 in LiteRT, the old release."""
-    pi.up()
-    with pi.connect() as connection:
-        policy = list_releases(connection).policies.get("I")
-        for each in policy.releases if policy else ():
-            if policy and each.name == policy.current and RuntimeName.LITERT.value in each.runtimes:
-                return Served(each.name, OLD if Precision.FP32.value in each.precisions else NEW)
-        return Served(deploy(connection, bundle, OLD).release, NEW)
-
-
-@pytest.fixture
-def old(served: Served) -> str:
-    """Name of the release that serves."""
-    return served.release
-
-
-@pytest.fixture
-def new(served: Served) -> tuple[Precision, ...]:
-    """What is to be deployed in its place."""
-    return served.other

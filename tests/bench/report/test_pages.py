@@ -43,8 +43,7 @@ INSTEAD = {"2048,2048,2048": "64,64", "pi@raspberrypi": "local", "pi@virtual": "
 # They install, or .ci/run and setup/bare_machine.sh type them.
 DRY = {"setup", "suites", "actorq", "peers", "test", "demo", "report", "study-quick"}
 ALIKE = re.compile(
-    r"--curriculum|gru-128|make train|pi@virtual|deploy POLICY=I$|--task navigation --input-path|recommend cartpole"
-    r"|actorq .*(gym,|dm_control|n-actors 4$)|a2c7|mine8"
+    r"--curriculum|gru-128|make train|pi@virtual|deploy POLICY=I$|--task navigation --input-path|a2c7|mine8"
 )
 """Lines that differ from others in an option: they are only read, by test_every_printed_command_is_complete."""
 ELSEWHERE = {  # run by tests of their own
@@ -54,16 +53,13 @@ ELSEWHERE = {  # run by tests of their own
     "airsim": "tests/airlearning_envs/airsim",
     "pi start": "tests/virtual_pi",
     "pi stop": "tests/virtual_pi",
+    "actorq": "tests/train/actorq",
+    "recommend": "tests/bench",
 }
 # What is added to the lines of each verb, so that they take seconds; the last of two equal options counts.
 FEWER = {
     "train": [
         "--steps", "4096", "--evaluate-every", "4096", "--evaluate-episodes", "1", "--final-episodes", "1", "--quiet",
-    ],
-    "actorq": [
-        "--steps", "1500", "--set", "learning_starts=500", "--set", "updates=1", "--samples-per-insert", "1",
-        "--batch-size", "32", "--n-actors", "2", "--model", "16", "--evaluate-every", "100000", "--final-episodes", "1",
-        "--quiet", "--output-path", "artifacts/actorq",
     ],
     "evaluate": ["--episodes", "2"],
     "record": ["--side", "32"],
@@ -76,10 +72,6 @@ FEWER = {
     "study sweep": ["--bits", "4", "--seeds", "0", "--episodes", "2", "--jobs", "1"],
     "study weights": ["--output-path", "pictures"],
     "study width": ["--output-path", "pictures"],
-    # a machine that does much else at the time may let a decision wait for more than 20 ms
-    "recommend": [
-        "--episodes", "2", "--runs", "662", "--runtime", "litert", "--deadline-ms", "2000", "--max-loss", "95",
-    ],
 }  # fmt: skip
 WHERE = {"train": ["--output-path", "artifacts/trained"]}  # unless the line says where
 
@@ -210,8 +202,6 @@ def run(line: str, workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
         words = [path.read_text() for path in tests.rglob("*.py")]
         assert any(re.search(rf"\b{verb.split()[0]}\b", text) for text in words), f"{tests} does not run {verb}"
         return
-    if verb == "actorq":
-        pytest.importorskip("ray", reason="Ray is missing: make actorq")
     arguments = [INSTEAD.get(word, word) for word in arguments]
     help_only = "--help" in arguments or "--defaults" in arguments
     given = arguments if help_only else [*WHERE.get(verb, []), *arguments, *FEWER.get(verb, [])]
@@ -222,7 +212,7 @@ def run(line: str, workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
         status = ended.code  # type: ignore[assignment]
     printed = capsys.readouterr()
     assert not status, printed.err
-    if verb in ("train", "actorq") and not help_only:
+    if verb == "train" and not help_only:
         made = workspace / given[len(given) - given[::-1].index("--output-path")]
         assert working_bundle(made.name).path == made, "the line wrote no bundle where it says"
     else:
@@ -256,7 +246,7 @@ def run_any(line: str, workspace: Path, capsys: pytest.CaptureFixture[str]) -> N
         assert line in ("ssh-copy-id pi@raspberrypi", "ssh pi@raspberrypi sudo apt-get install python3-numpy"), line
 
 
-LONGEST = ("quarl actorq", "quarl recommend", "git clone", "--minutes 2")
+LONGEST = ("git clone", "--minutes 2")
 
 
 def with_marks(line: str) -> object:
