@@ -66,6 +66,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=[item for item in items if file_of(item.nodeid) not in kept])
         items[:] = [item for item in items if file_of(item.nodeid) in kept]
 
+    if "CI" in os.environ:
+        by_hand = [item for item in items if item.get_closest_marker("not_in_ci")]
+        config.hook.pytest_deselected(items=by_hand)
+        items[:] = [item for item in items if item not in by_hand]
+
     def place(item: pytest.Item) -> int:
         return next((k for k, place in enumerate(LONGEST) if item.nodeid.startswith(place)), len(LONGEST))
 

@@ -128,6 +128,7 @@ def test_nobody_trusts_it_who_did_not_start_it(pi: VirtualPi, tmp_path: Path) ->
 
 
 @pytest.mark.slow
+@pytest.mark.not_in_ci
 def test_a_reported_switch_survives_a_power_cut_and_a_wrong_clock(
     pi: VirtualPi, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,6 +195,7 @@ def reached(pi: VirtualPi) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.not_in_ci
 def test_without_systemd_a_supervisor_does_it_and_cron_starts_it(
     pi: VirtualPi, bundle: Bundle, capsys: pytest.CaptureFixture[str]
 ) -> None:
