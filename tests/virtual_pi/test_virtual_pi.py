@@ -1,7 +1,7 @@
 """The virtual Pi: it boots, is deployed to like any host, runs out of memory, loses its power and its clock, and serves
 a policy in a loop that survives a reboot, under systemd and without; systemd's limits hold.
 
-The tests share one machine and its card, one after the other: to boot it takes most of their time.
+The tests share one machine and its card, one after the other: each deployment to it takes half a minute or longer.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def test_an_agent_killed_for_memory_is_reported_and_leaves_the_release(pi: Virtu
 
 @pytest.mark.slow
 def test_starting_again_is_the_same_machine(pi: VirtualPi) -> None:
-    machine = running.find(pi.name)
+    machine = pi.up()
     begun = pi.start()
     assert begun.already
     assert begun.machine == machine
@@ -120,6 +120,7 @@ def test_starting_again_is_the_same_machine(pi: VirtualPi) -> None:
 
 
 def test_nobody_trusts_it_who_did_not_start_it(pi: VirtualPi, tmp_path: Path) -> None:
+    pi.up()
     with (
         pytest.raises(UnknownHostKeyError),
         connect(Target.parse(f"pi@{pi.name}"), known_hosts=KnownHosts(tmp_path / "empty")),
@@ -205,13 +206,14 @@ def test_without_systemd_a_supervisor_does_it_and_cron_starts_it(
         status, served = verb(pi, capsys, "serve", *USUAL)
         assert (status, served.get("manager"), served.get("state")) == (0, "supervisor", "active"), served
         assert connection.run("crontab -l").stdout.count("@reboot") == 1
+        assert connection.run("pgrep -f 'policy-agent [s]upervise'").stdout
     running.reboot(pi.name)
     assert eventually(lambda: reached(pi) and is_active(pi, capsys), PATIENCE_S)
     assert verb(pi, capsys, "serving")[1]["loop"]["release"] == release
     assert verb(pi, capsys, "unserve")[0] == 0
     with pi.connect() as connection:
         assert connection.run("crontab -l", check=False).stdout == ""
-        assert connection.run("pgrep -f [s]upervise.py || true").stdout == ""
+        assert connection.run("pgrep -f 'policy-agent [s]upervise' || true").stdout == ""
 
 
 @pytest.mark.slow
